@@ -1,0 +1,1 @@
+"""Columns to facts: executions, self time, passes, layers, chunks, the sort table, buffers."""

@@ -1,0 +1,1 @@
+"""Bytes to columns: finds trace files and turns them into numpy arrays, without interpreting them."""

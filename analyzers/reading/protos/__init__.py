@@ -1,0 +1,1 @@
+"""Generated protobuf code for the few messages and fields that are read (`make protos` regenerates it)."""

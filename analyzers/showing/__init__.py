@@ -1,0 +1,1 @@
+"""Verdicts to eyes: tables and pages. No arithmetic happens here."""

@@ -1,0 +1,1 @@
+"""Makes evidence: runs workloads under the profiler, stores runs, and carries the command line."""

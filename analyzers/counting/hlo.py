@@ -157,7 +157,9 @@ class Module:
                     scope=_text(i.metadata.op_name),
                     shape=_shape(i.shape),
                     operands=tuple(names[o] for o in i.operand_ids if o in names),
-                    called=tuple(computation_names[c] for c in i.called_computation_ids if c in computation_names),
+                    called=tuple(
+                        computation_names[c] for c in i.called_computation_ids if c in computation_names
+                    ),
                     computation=where,
                     custom_call_target=_text(i.custom_call_target),
                     dimensions=tuple(i.dimensions),
@@ -170,9 +172,7 @@ class Module:
     @cached_property
     def computations(self) -> Mapping[str, tuple[Instruction, ...]]:
         """Instructions of each computation, operands before users."""
-        result: dict[str, list[Instruction]] = {
-            _text(c.name): [] for c in self.proto.hlo_module.computations
-        }
+        result: dict[str, list[Instruction]] = {_text(c.name): [] for c in self.proto.hlo_module.computations}
         for instruction in self.instructions.values():
             result[instruction.computation].append(instruction)
         return {name: tuple(items) for name, items in result.items()}

@@ -66,9 +66,19 @@ class Attribution:
     """True when no scope named the layer loop and the outermost loop was taken for it."""
 
 
-def attribute(
-    module: Module, patterns: ScopePatterns = DEFAULT_PATTERNS
-) -> dict[str, Attribution]:
+def attribute_by_scope(scope: str, patterns: ScopePatterns = DEFAULT_PATTERNS) -> Attribution:
+    """Return the attribution of an op whose module is not at hand, from its scope path alone."""
+    return Attribution(
+        pass_=pass_of_scope(scope, differentiated=True),
+        layer=index_in_scope(scope, patterns.layer),
+        chunk=index_in_scope(scope, patterns.chunk),
+        layer_loop=None,
+        chunk_loop=None,
+        layer_is_guess=False,
+    )
+
+
+def attribute(module: Module, patterns: ScopePatterns = DEFAULT_PATTERNS) -> dict[str, Attribution]:
     """Return the attribution of every executed instruction of `module`, by name."""
     differentiated = any("jvp(" in i.scope for i in module.instructions.values())
     roles = {name: _loop_role(module, loop, patterns) for name, loop in module.loops.items()}
@@ -103,7 +113,9 @@ def effective_scope(module: Module, instruction: Instruction) -> str:
     if instruction.scope:
         return instruction.scope
     inner = next((i.scope for i in module.fused(instruction) if "/" in i.scope), "")
-    return inner or _nearest(module, instruction, forwards=True) or _nearest(module, instruction, forwards=False)
+    return (
+        inner or _nearest(module, instruction, forwards=True) or _nearest(module, instruction, forwards=False)
+    )
 
 
 _NEAREST_DEPTH = 4
@@ -154,8 +166,8 @@ def _attribute_one(
             ),
             pass_,
         )
-    layer = _index(scope, patterns.layer)
-    chunk = _index(scope, patterns.chunk)
+    layer = index_in_scope(scope, patterns.layer)
+    chunk = index_in_scope(scope, patterns.chunk)
     layer_loop = _position(placement.loops, roles, "layer") if layer is None else None
     chunk_loop = _position(placement.loops, roles, "chunk") if chunk is None else None
     guess = layer is None and layer_loop is None and guess_allowed and _may_be_layers(placement.loops, roles)
@@ -208,7 +220,7 @@ def _position(loops: tuple[Loop, ...], roles: dict[str, str], role: str) -> int 
     return next((k for k, loop in enumerate(loops) if roles[loop.name] == role), None)
 
 
-def _index(scope: str, pattern: re.Pattern[str]) -> int | None:
+def index_in_scope(scope: str, pattern: re.Pattern[str]) -> int | None:
     """Return the index the last matching segment of `scope` carries, None if no segment has one."""
     for segment in reversed(_segments(scope)):
         match = pattern.fullmatch(segment)

@@ -98,8 +98,8 @@ class Events:
 
     `start_ps` and `duration_ps` are on the device clock for lines with `device_clock`, else they are equal to
     `event_start_ps` and `event_duration_ps` (and may be the same array objects). Durations are as written,
-    even when negative. An aggregate event (`num_occurrences`) has its count in `occurrences`, 1 otherwise, and
-    start `ABSENT`: it counts as many but has no place in time.
+    even when negative. An aggregate event (`num_occurrences`) has its count in `occurrences`, 1 otherwise,
+    and start `ABSENT`: it counts as many but has no place in time.
     """
 
     line: NDArray[np.int32]

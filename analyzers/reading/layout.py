@@ -1,8 +1,8 @@
 """Which planes and lines of a trace hold what, told by their names.
 
 Planes are matched exactly and lines by name, because ids differ between versions of the profiler. Lines that
-repeat the same time in another grouping (`Steps`, `Framework Ops`, the `TEC` lines of a SparseCore, …) are not
-kept: adding them up would count the same work twice.
+repeat the same time in another grouping (`Steps`, `Framework Ops`, the `TEC` lines of a SparseCore, …) are
+not kept: adding them up would count the same work twice.
 Source: openxla/xla xla/tsl/profiler/utils/xplane_schema.cc.
 """
 

@@ -1,0 +1,76 @@
+"""Small configurations, routings and comparisons that the tests of the workloads share."""
+
+from functools import cache, partial
+
+import jax
+import numpy as np
+
+from workloads import reference
+from workloads.config import Config
+from workloads.program import Program
+from workloads.registry import WORKLOADS, build, preset_config
+
+ALL_VARIANTS = [
+    (workload.name, variant.name) for workload in WORKLOADS.values() for variant in workload.variants
+]
+SMALL = {"num_tokens": 32, "hidden_dim": 16, "expert_dim": 8, "num_experts": 8, "top_k": 2, "num_chunks": 2}
+ROUTINGS = ("random", "skewed", "one expert empty", "all to one expert")
+
+
+def small_config(**overrides) -> Config:
+    return preset_config("tiny", **{**SMALL, **overrides})
+
+
+@cache
+def cached_program(workload: str, variant: str, mode: str, **overrides) -> Program:
+    return build(workload, variant, small_config(**overrides), mode, jax.devices())
+
+
+def routing_bias(kind: str, config: Config) -> np.ndarray:
+    """A bias [L, E] on the router's scores that produces the routing."""
+    bias = np.zeros((config.num_layers, config.num_experts), np.float32)
+    if kind == "skewed":
+        bias += np.linspace(2.0, -2.0, config.num_experts, dtype=np.float32)
+    if kind == "one expert empty":
+        bias[:, 3] = -1e6
+    if kind == "all to one expert":  # of each token's top_k; with top_k 1 it is all there is
+        bias[:, 5] = 1e6
+    return bias
+
+
+def arguments(program: Program, kind: str = "random"):
+    params, bias, *rest = program.make_args()
+    return params, jax.device_put(routing_bias(kind, program.config), bias.sharding), *rest
+
+
+@cache
+def _oracle(config: Config, buffer_rows: int | None):
+    return jax.jit(partial(reference.backward, config, buffer_rows=buffer_rows)), jax.jit(
+        partial(reference.forward, config, buffer_rows=buffer_rows)
+    )
+
+
+def oracle_backward(config: Config, args, buffer_rows: int | None = None):
+    return _oracle(config, buffer_rows)[0](*jax.tree.map(np.asarray, args))
+
+
+def oracle_forward(config: Config, args, buffer_rows: int | None = None):
+    return _oracle(config, buffer_rows)[1](*jax.tree.map(np.asarray, args))
+
+
+def assert_close(got, want, what: str, tolerance: float = 2e-5) -> None:
+    """Equal up to `tolerance` of the largest wanted value, and the wanted value is not all zero."""
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    largest = np.abs(want).max()
+    assert largest > 0, f"{what}: the oracle's value is zero, so agreeing with it says nothing"
+    worst = np.abs(got - want).max() / largest
+    assert worst < tolerance, f"{what}: off by {worst:.2e} of the largest value"
+
+
+def assert_backward_matches(program: Program, args, buffer_rows: int | None = None) -> None:
+    loss, (d_params, d_x) = program.step(*args)
+    want_loss, (want_params, want_x) = oracle_backward(program.config, args, buffer_rows)
+    np.testing.assert_allclose(float(loss), float(want_loss), rtol=1e-4, atol=1e-3)
+    assert_close(d_x, want_x, "activation gradient")
+    for name in d_params._fields:
+        assert_close(getattr(d_params, name), getattr(want_params, name), f"{name} gradient")

@@ -1,0 +1,136 @@
+"""The buffers of a compiled module, from its buffer assignment: bytes, shape, defining instruction, scope.
+
+Facts relied on, from openxla/xla `xla/service/hlo.proto`: a logical buffer is defined by one instruction at one
+index of its (tuple) result; an allocation holds logical buffers that share memory over time. An allocation
+that is neither parameter, constant, thread-local nor result is temporary memory: these add up to the
+`temp_size_in_bytes` of the compiler's memory analysis.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from analyzers.counting.hlo import Instruction, Module, Shape
+from analyzers.counting.scopes import Pass, attribute, effective_scope
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One logical buffer that a module's instruction writes (parameters and constants are left out)."""
+
+    size_bytes: int
+    shape: str
+    instruction: str
+    opcode: str
+    scope: str
+    pass_: Pass
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Return what identifies the buffer across compilations: shape, scope without numbering, pass."""
+        return self.shape, without_numbers(self.scope), self.pass_.value
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """All buffers of one module, largest first, and the totals of its allocations in bytes."""
+
+    buffers: tuple[Buffer, ...]
+    temp_bytes: int
+    argument_bytes: int
+
+    def of_size(self, size_bytes: int) -> tuple[Buffer, ...]:
+        """Return the buffers of exactly this size."""
+        return tuple(b for b in self.buffers if b.size_bytes == size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class BufferChange:
+    """Buffers of one shape and scope whose number differs between two modules."""
+
+    example: Buffer
+    count_a: int
+    count_b: int
+
+
+def buffers(module: Module) -> Buffers | None:
+    """Return the module's buffers, None if its HloProto carries no buffer assignment."""
+    assignment = module.proto.buffer_assignment
+    if not assignment.buffer_allocations:
+        return None
+    names = {i.id: i.name.decode("utf-8", "backslashreplace") for c in module.proto.hlo_module.computations
+             for i in c.instructions}
+    attributions = attribute(module)
+    found = []
+    for logical in assignment.logical_buffers:
+        location = logical.defined_at
+        name = names.get(location.instruction_id) or location.instruction_name.decode("utf-8", "backslashreplace")
+        instruction = module.instructions.get(name)
+        # A thread-local buffer (of a comparator, a reducer) is no memory of its own.
+        if instruction is None or name not in attributions or instruction.opcode in ("parameter", "constant"):
+            continue
+        shape = _at(instruction.shape, location.shape_index)
+        if shape.dtype == "tuple":
+            continue  # a table of pointers
+        found.append(
+            Buffer(
+                size_bytes=logical.size,
+                shape=str(shape),
+                instruction=name,
+                opcode=_telling_opcode(module, instruction),
+                scope=effective_scope(module, instruction),
+                pass_=attributions[name].pass_,
+            )
+        )
+    found.sort(key=lambda b: (-b.size_bytes, b.scope, b.instruction))
+    allocations = assignment.buffer_allocations
+    return Buffers(
+        buffers=tuple(found),
+        temp_bytes=sum(
+            a.size
+            for a in allocations
+            if not (
+                a.is_entry_computation_parameter or a.is_constant or a.is_thread_local or a.maybe_live_out
+            )
+        ),
+        argument_bytes=sum(a.size for a in allocations if a.is_entry_computation_parameter),
+    )
+
+
+def changes(a: Buffers, b: Buffers) -> tuple[BufferChange, ...]:
+    """Return the shapes and scopes whose number of buffers differs, largest bytes first.
+
+    Instruction names mean nothing across compilations, so buffers are matched by `Buffer.key`.
+    """
+    count_a, count_b = _count(a.buffers), _count(b.buffers)
+    example = {buffer.key: buffer for buffer in (*b.buffers, *a.buffers)}
+    differing = [key for key in example if count_a[key] != count_b[key]]
+    differing.sort(key=lambda key: (-example[key].size_bytes * abs(count_a[key] - count_b[key]), key))
+    return tuple(BufferChange(example[key], count_a[key], count_b[key]) for key in differing)
+
+
+def without_numbers(scope: str) -> str:
+    """Return a scope path without the numbers that a compilation or a layer index puts into it."""
+    return re.sub(r"\d+", "#", scope)
+
+
+def _count(items: Iterable[Buffer]) -> Counter[tuple[str, str, str]]:
+    return Counter(buffer.key for buffer in items)
+
+
+def _at(shape: Shape, index: Iterable[int]) -> Shape:
+    for position in index:
+        if position < len(shape.elements):
+            shape = shape.elements[position]
+    return shape
+
+
+def _telling_opcode(module: Module, instruction: Instruction) -> str:
+    """Return the opcode, for a fusion that of its root: what the buffer really holds."""
+    if instruction.opcode != "fusion":
+        return instruction.opcode
+    inner = list(module.fused(instruction))
+    return f"fusion of {inner[-1].opcode}" if inner else "fusion"

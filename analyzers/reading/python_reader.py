@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from analyzers.reading import wire
 from analyzers.reading.columns import (
@@ -64,7 +65,7 @@ class PythonWalker:
                 _add_events(rows, piece, plane)
                 piece.ClearField("events")
                 header.MergeFrom(piece)
-        except ValueError:  # google.protobuf.message.DecodeError, wire.BadRecordError
+        except (DecodeError, wire.BadRecordError):
             return Damage(span[0], "an event or name in it makes no sense", False)
         name = text(header.name or header.display_name)
         kind = line_kind(plane.kind, name)
@@ -135,9 +136,7 @@ class PythonWalker:
                 if any(name in row for row in stats)
             },
             strings={
-                name: np.array(
-                    [index[str(row[name])] if name in row else NO_STRING for row in stats], np.int32
-                )
+                name: np.array([index[str(row[name])] if name in row else NO_STRING for row in stats], np.int32)
                 for name in STRING_STATS
                 if any(name in row for row in stats)
             },

@@ -196,11 +196,7 @@ def _read_manifest(path: Path) -> Manifest:
         raise UserError(f"{path} does not exist; give the folder that `moe-prof capture` wrote.")
     if not file.is_file():
         left_over = path.name.startswith(".") and ".partial-" in path.name
-        what = (
-            "is what an interrupted capture left behind"
-            if left_over
-            else f"is not a run: it holds no {MANIFEST}"
-        )
+        what = "is what an interrupted capture left behind" if left_over else f"is not a run: it holds no {MANIFEST}"
         raise UserError(f"{path} {what}; give the folder that `moe-prof capture` wrote.")
     try:
         content = json.loads(file.read_bytes())
@@ -210,13 +206,9 @@ def _read_manifest(path: Path) -> Manifest:
         raise UserError(f'{file} is not the manifest of a run: its "kind" is not "{KIND}".')
     version = content.get("schema_version")
     if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise UserError(
-            f"{file} has schema version {version}, newer than {SCHEMA_VERSION}; upgrade moe-prof."
-        )
+        raise UserError(f"{file} has schema version {version}, newer than {SCHEMA_VERSION}; upgrade moe-prof.")
     if version != SCHEMA_VERSION:
-        raise UserError(
-            f"{file} has schema version {version!r}, which no moe-prof wrote; capture the run again."
-        )
+        raise UserError(f"{file} has schema version {version!r}, which no moe-prof wrote; capture the run again.")
     if content.get("complete") is not True:
         raise UserError(f"{path} is an incomplete run: its capture was interrupted; capture it again.")
     try:
@@ -232,9 +224,7 @@ def _check_file(run: Path, relative: str, size_bytes: int | None) -> None:
         raise UserError(f"{run / MANIFEST} names {relative!r}, which is outside the run; it was not read.")
     file = run / relative
     if not file.is_file():
-        raise UserError(
-            f"{run} is missing {relative}, which its {MANIFEST} names; copy the run again, whole."
-        )
+        raise UserError(f"{run} is missing {relative}, which its {MANIFEST} names; copy the run again, whole.")
     found = file.stat().st_size
     if size_bytes is not None and found != size_bytes:
         raise UserError(

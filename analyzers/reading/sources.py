@@ -56,9 +56,7 @@ class Source:
         """
         data = _remote_bytes(self.path) if is_remote(self.path) else _local_bytes(self.path)
         if len(data) == 0:
-            raise UserError(
-                f"{self.path} is empty (0 bytes): the profiler wrote nothing; capture the trace again."
-            )
+            raise UserError(f"{self.path} is empty (0 bytes): the profiler wrote nothing; capture the trace again.")
         return _decompressed(self.path, data)
 
 
@@ -101,9 +99,7 @@ def find_sources(path: str | os.PathLike[str], session: str | None = None) -> So
     if here:
         own = name.rsplit("/", 1)[-1]
         if session not in (None, own):
-            raise UserError(
-                f"{name} is itself the session {own!r}, not {session!r}: name the log directory above it."
-            )
+            raise UserError(f"{name} is itself the session {own!r}, not {session!r}: name the log directory above it.")
         return Sources(name, own, here, (own,))
     return _latest_session(files, name, session)
 
@@ -285,9 +281,7 @@ def _decompressed(path: str, data: memoryview) -> memoryview:
             except zstandard.ZstdError as error:
                 raise OSError(str(error)) from error
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(
-            f"{path} cannot be decompressed: {_first_line(error)}; copy or compress it again."
-        ) from error
+        raise UserError(f"{path} cannot be decompressed: {_first_line(error)}; copy or compress it again.") from error
     return _named_compressed(path, data)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from google.protobuf.message import DecodeError
+
 from analyzers.reading import wire
 from analyzers.reading.protos import xplane_pb2
 from analyzers.reading.wire import BadRecordError, Buffer
@@ -135,13 +137,13 @@ def parse_plane(data: Buffer, rest: tuple[Range, ...]) -> tuple[xplane_pb2.XPlan
     """
     try:
         return xplane_pb2.XPlane.FromString(b"".join(data[first:last] for first, last in rest)), None
-    except ValueError:  # google.protobuf.message.DecodeError
+    except DecodeError:
         pass
     plane = xplane_pb2.XPlane()
     for first, last in rest:
         for record in wire.records(data, first, last):
             try:
                 plane.MergeFrom(xplane_pb2.XPlane.FromString(bytes(data[record.start : record.last])))
-            except ValueError:
+            except DecodeError:
                 return plane, Damage(record.start, "a metadata or stat record in it makes no sense", False)
     return plane, None

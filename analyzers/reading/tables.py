@@ -48,9 +48,7 @@ def stat_values(stats: Iterable[xplane_pb2.XStat], names: Mapping[int, str]) -> 
     return values
 
 
-def event_metadata(
-    plane: xplane_pb2.XPlane, kind: PlaneKind, names: Mapping[int, str]
-) -> tuple[EventMetadata, ...]:
+def event_metadata(plane: xplane_pb2.XPlane, kind: PlaneKind, names: Mapping[int, str]) -> tuple[EventMetadata, ...]:
     """Return a plane's event metadata ordered by id; HLO protos are left to `hlo_protos`."""
     if kind is PlaneKind.OTHER:
         return ()

@@ -11,6 +11,8 @@ import warnings
 from dataclasses import dataclass
 from typing import Literal
 
+from google.protobuf.message import DecodeError
+
 from analyzers.errors import UserError
 from analyzers.reading import structure
 from analyzers.reading.columns import Events, Plane, PlaneKind, XSpaceColumns
@@ -92,9 +94,7 @@ def read_xspace(
     )
 
 
-def _walk_plane(
-    walker: Walker, span: PlaneSpan, context: PlaneContext, damage: Damage | None
-) -> Damage | None:
+def _walk_plane(walker: Walker, span: PlaneSpan, context: PlaneContext, damage: Damage | None) -> Damage | None:
     """Read the lines of a plane that lie before `damage`; return the first damage inside one of them."""
     if context.kind in (PlaneKind.METADATA, PlaneKind.OTHER):
         return None
@@ -133,7 +133,7 @@ def _top_level(data: memoryview, found: Structure) -> xplane_pb2.XSpace:
     """Parse the records of the file that are not planes."""
     try:
         return xplane_pb2.XSpace.FromString(b"".join(data[first:last] for first, last in found.rest))
-    except ValueError:  # google.protobuf.message.DecodeError
+    except DecodeError:
         return xplane_pb2.XSpace()
 
 

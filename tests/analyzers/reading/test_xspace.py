@@ -249,9 +249,11 @@ def test_real_cpu_trace_has_two_events_per_execution_of_its_sort(real_traces, re
 def test_real_tpu_trace_keeps_modules_ops_and_async_ops_of_each_chip(real_traces, reader):
     columns = read_xspace(real_traces / "tpu-v6e-4chip-psum-offload.xplane.pb", reader=reader)
     tpu0 = next(i for i, plane in enumerate(columns.planes) if plane.name == "/device:TPU:0")
-    assert {
-        line.name: (line.last - line.first, line.device_clock) for line in columns.lines if line.plane == tpu0
-    } == {"XLA Modules": (105, False), "XLA Ops": (1504, True), "Async XLA Ops": (600, False)}
+    assert {line.name: (line.last - line.first, line.device_clock) for line in columns.lines if line.plane == tpu0} == {
+        "XLA Modules": (105, False),
+        "XLA Ops": (1504, True),
+        "Async XLA Ops": (600, False),
+    }
     assert len(columns.hlo_protos) == 4
     assert sum(plane.kind is PlaneKind.TPU for plane in columns.planes) == 4
     first = next(line for line in columns.lines if line.name == "XLA Ops").first

@@ -25,9 +25,7 @@ def stat_id(plane: xplane_pb2.XPlane, name: str) -> int:
     return key
 
 
-def add_stats(
-    plane: xplane_pb2.XPlane, holder, stats: Mapping[str, Value], by_reference: bool = False
-) -> None:
+def add_stats(plane: xplane_pb2.XPlane, holder, stats: Mapping[str, Value], by_reference: bool = False) -> None:
     for name, value in stats.items():
         stat = holder.stats.add()
         stat.metadata_id = stat_id(plane, name)

@@ -28,9 +28,7 @@ class LazyCommand(NamedTuple):
 
 
 COMMANDS = {
-    "capture": LazyCommand(
-        "profiler.cli.capture", "Run a workload's variants under the profiler, side by side."
-    ),
+    "capture": LazyCommand("profiler.cli.capture", "Run a workload's variants under the profiler, side by side."),
     "diff": LazyCommand("profiler.cli.diff", "What changed between two traces: sorts, time, buffers."),
     "show": LazyCommand("profiler.cli.show", "One trace: sorts, time per layer and chunk, buffers."),
     "workloads": LazyCommand("profiler.cli.workloads", "List workloads, their variants, and presets."),
@@ -69,9 +67,7 @@ class LazyGroup(click.Group):
             formatter.write_dl(rows)
 
 
-@click.group(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
-)
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option(
     "--color",
     type=click.Choice(["auto", "always", "never"]),
@@ -81,7 +77,7 @@ class LazyGroup(click.Group):
 )
 @click.pass_context
 def cli(ctx: click.Context, color: str) -> None:
-    r"""Measure what a routing change saves in a Mixture-of-Experts model.
+    """Measure what a routing change saves in a Mixture-of-Experts model.
 
     \b
     moe-prof capture ring --preset tiny -o RUN    profile two variants, side by side
@@ -94,7 +90,7 @@ def cli(ctx: click.Context, color: str) -> None:
 @cli.command(short_help="Print the script that completes commands and names in a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    r"""Print the script that completes commands and names in a shell.
+    """Print the script that completes commands and names in a shell.
 
     \b
     eval "$(moe-prof completion bash)"            in ~/.bashrc
@@ -121,8 +117,11 @@ def _run(arguments: list[str] | None) -> int:
     except (UserError, WorkloadError) as error:
         click.echo(f"{PROGRAM}: {error}", err=True)
         return 2
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        click.echo(f"{PROGRAM}: {error.format_message()}{_help_hint(error)}", err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo(f"{PROGRAM}: interrupted", err=True)
@@ -131,6 +130,11 @@ def _run(arguments: list[str] | None) -> int:
         _discard_output()
         return 0
     return result if isinstance(result, int) else 0
+
+
+def _help_hint(error: click.ClickException) -> str:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f" See `{context.command_path} --help`." if context else ""
 
 
 def _discard_output() -> None:

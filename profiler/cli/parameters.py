@@ -26,9 +26,7 @@ class NameList(click.ParamType):  # type: ignore[type-arg]
 
     name = "a,b"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         """Split at commas; fails with a usage error if a name is empty or comes twice."""
         names = tuple(name.strip() for name in str(value).split(","))
         if "" in names:
@@ -55,9 +53,7 @@ def complete_workload(ctx: click.Context, param: click.Parameter, incomplete: st
 def complete_preset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Preset names for the shell."""
     return [
-        CompletionItem(name, help=preset.summary)
-        for name, preset in PRESETS.items()
-        if name.startswith(incomplete)
+        CompletionItem(name, help=preset.summary) for name, preset in PRESETS.items() if name.startswith(incomplete)
     ]
 
 

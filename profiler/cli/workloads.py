@@ -13,9 +13,7 @@ from workloads.registry import PRESETS, WORKLOADS, Config, preset_config
 
 @click.command("workloads")
 @click.option("--preset", help="Only this preset.")
-@click.option(
-    "--scale", type=SCALE, default="1", show_default=True, help="Scale the presets, for instance 1/64."
-)
+@click.option("--scale", type=SCALE, default="1", show_default=True, help="Scale the presets, for instance 1/64.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(preset: str | None, scale: Fraction, as_json: bool) -> None:
     """List workloads, their variants, and presets.

@@ -1,0 +1,221 @@
+"""Runs a workload's variants under the profiler and leaves a run directory behind.
+
+Variants are compiled and warmed up outside the session and profiled in alternating order (A B B A …), one
+session per variant and round, so that a drift of the machine falls on both sides alike. Everything is written
+into a hidden folder beside the run and renamed at the very end: what has the run's name is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from analyzers.errors import UserError
+from profiler import backends
+from profiler.compiled import Compiled, compile_program
+from profiler.files import open_permissions, sync_folder, write_whole
+from profiler.readback import check_session
+from profiler.recording import bare_paths, device_record, flags_record, machine_record, trace_file
+from profiler.run import MANIFEST, Manifest, Run, Session, load_run
+from profiler.session import profile
+from profiler.versions import installed_versions
+from workloads.program import Program
+from workloads.registry import Config, build
+
+if TYPE_CHECKING:
+    import jax
+
+SAFETY = 1.1
+"""An estimate of memory is multiplied by this before it is compared with what is free."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRequest:
+    """What to capture and where to put it."""
+
+    workload: str
+    variants: tuple[str, ...]
+    config: Config
+    mode: str
+    steps: int
+    rounds: int
+    output: Path
+    argv: tuple[str, ...] = ()
+    rescale: Callable[[Fraction], Config] | None = None
+    """The same configuration at another scale, to suggest one when this is too big for the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a capture is about to do: `stage` is `compile`, `warm up`, `profile`, `read back` or `write`."""
+
+    stage: str
+    variant: str = ""
+    round: int | None = None
+    done: int = 0
+    """Units of work done so far, of `total`: one per compilation and one per session."""
+    total: int = 0
+
+
+Report = Callable[[Progress], None]
+
+
+def capture(request: CaptureRequest, progress: Report | None = None) -> Run:
+    """Profile the variants and return the run, written and read back.
+
+    Raises UserError if the run exists, does not fit in memory, or comes out of the profiler incomplete, and
+    WorkloadError if it cannot be built. On any exception, KeyboardInterrupt included, nothing stays behind.
+    """
+    _check_request(request)
+    backends.check_versions()
+    devices = backends.find_devices(request.config.num_devices)
+    programs = [_build(request, name, request.config, devices) for name in request.variants]
+    _check_memory(request, programs, devices)
+    machine = machine_record()
+    with _partial_folder(request.output) as folder:
+        variants, sessions = _measure(request, programs, devices, folder, progress or (lambda _: None))
+        manifest = Manifest(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            workload=request.workload,
+            mode=request.mode,
+            config=asdict(request.config),
+            variants=tuple(variant.record for variant in variants),
+            rounds=request.rounds,
+            steps=request.steps,
+            sessions=tuple(sessions),
+            device=device_record(devices),
+            versions=installed_versions(),
+            flags=flags_record(backends.profiler_options(devices[0].platform)),
+            machine=machine,
+            argv=tuple(bare_paths(argument) for argument in request.argv),
+        )
+        write_whole(folder / MANIFEST, manifest.to_json().encode())
+        _publish(folder, request.output)
+    return load_run(request.output)
+
+
+def session_order(rounds: int, variants: Sequence[_T]) -> Iterator[tuple[int, _T]]:
+    """(round, variant) in the order they are profiled: A B B A A B …, forward and reversed in turn."""
+    for number in range(rounds):
+        yield from ((number, variant) for variant in (variants if number % 2 == 0 else reversed(variants)))
+
+
+def _measure(
+    request: CaptureRequest,
+    programs: Sequence[Program],
+    devices: Sequence[jax.Device],
+    folder: Path,
+    report: Report,
+) -> tuple[list[Compiled], list[Session]]:
+    total = len(programs) * (1 + request.rounds)
+    variants: list[Compiled] = []
+    for program in programs:
+        report(Progress("compile", program.variant, None, len(variants), total))
+        variants.append(compile_program(program, folder))
+    options = backends.profiler_options(devices[0].platform)
+    sessions: list[Session] = []
+    for number, variant in session_order(request.rounds, variants):
+        name, module = variant.record.name, variant.record.module
+        done = len(variants) + len(sessions)
+        place = folder / name / f"round_{number}"
+        # Only the variant that runs has its arguments in memory; all are made from the same seed.
+        report(Progress("warm up", name, number, done, total))
+        step = variant.warmed_up()
+        report(Progress("profile", name, number, done, total))
+        walls = profile(step, request.steps, place, options)
+        del step
+        report(Progress("read back", name, number, done, total))
+        files = sorted(place.glob("plugins/profile/*/*.xplane.pb"))
+        check_session(files, module, request.steps)
+        sessions.append(
+            Session(
+                round=number,
+                variant=name,
+                order=len(sessions),
+                profile_dir=place.relative_to(folder).as_posix(),
+                xplane_files=tuple(trace_file(file, folder) for file in files),
+                steps=request.steps,
+                step_wall_ns=walls,
+            )
+        )
+    report(Progress("write", done=total, total=total))
+    return variants, sessions
+
+
+def _check_request(request: CaptureRequest) -> None:
+    for name in ("steps", "rounds"):
+        if getattr(request, name) < 1:
+            raise UserError(f"--{name} is {getattr(request, name)}; it must be at least 1.")
+    if not request.variants:
+        raise UserError("no variant was asked for; name at least one.")
+    _refuse_existing(request.output)
+
+
+def _refuse_existing(output: Path) -> None:
+    if os.path.lexists(output):
+        raise UserError(f"{output} exists and is not overwritten; give another name with -o, or remove it.")
+
+
+def _build(request: CaptureRequest, variant: str, config: Config, devices: Sequence[jax.Device]) -> Program:
+    return build(request.workload, variant, config, request.mode, devices)
+
+
+def _check_memory(request: CaptureRequest, programs: Sequence[Program], devices: Sequence[jax.Device]) -> None:
+    have = backends.available_bytes(devices)
+    need = max(program.estimated_bytes for program in programs) * SAFETY
+    if have is None or need <= have:
+        return
+    scale = _fitting_scale(request, devices, have)
+    hint = f"try --scale {scale}" if scale else "take a smaller preset, or fewer layers"
+    raise UserError(
+        f"{request.workload} at this size needs about {_gib(need)} of memory, {_gib(have)} are free; {hint}."
+    )
+
+
+def _fitting_scale(request: CaptureRequest, devices: Sequence[jax.Device], have: int) -> Fraction | None:
+    """The largest scale 1/2, 1/4, … at which all variants fit, None if none does."""
+    for power in range(1, 15):
+        scale = Fraction(1, 1 << power)
+        config = request.rescale(scale) if request.rescale else None
+        if config is None:
+            return None
+        programs = [_build(request, name, config, devices) for name in request.variants]
+        if max(program.estimated_bytes for program in programs) * SAFETY <= have:
+            return scale
+    return None
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB"
+
+
+@contextmanager
+def _partial_folder(output: Path) -> Iterator[Path]:
+    """A hidden folder beside `output` to write into; whatever is left of it at the end is removed."""
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.partial-", dir=output.parent))
+    except OSError as error:
+        raise UserError(f"{output} cannot be written ({error.strerror}); give another place with -o.") from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _publish(folder: Path, output: Path) -> None:
+    open_permissions(folder)
+    # Renaming onto an empty folder would succeed, so look once more.
+    _refuse_existing(output)
+    folder.rename(output)
+    sync_folder(output.parent)

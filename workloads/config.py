@@ -14,10 +14,11 @@ DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
 class Config:
     """One routing problem and the stack of layers around it.
 
-    `num_tokens` counts the tokens of the whole mesh. `ep` and `fsdp` are the sizes of the mesh axes: tokens are
-    sharded over both, experts over `ep`, the hidden dimension of the expert weights over `fsdp`.
-    `buffer_factor` bounds a shard's buffer of rows to that multiple of the even share (tokens seen × top_k / ep);
-    rows beyond it are dropped. None means a buffer that can hold the worst case, so that nothing is dropped.
+    `num_tokens` counts the tokens of the whole mesh. `ep` and `fsdp` are the sizes of the mesh axes: tokens
+    are sharded over both, experts over `ep`, the hidden dimension of the expert weights over `fsdp`.
+    `buffer_factor` bounds a shard's buffer of rows to that multiple of the even share (tokens seen × top_k /
+    ep); rows beyond it are dropped. None means a buffer that can hold the worst case, so that nothing is
+    dropped.
     """
 
     preset: str
@@ -69,9 +70,10 @@ class Config:
 class Choices:
     """How a variant routes, one orthogonal choice a field.
 
-    sort_key: `stable` (two-operand argsort), `packed` (one int32 key), `counting` (one-hot cumulative sum, no sort).
-    inverse: how a permutation is inverted where its inverse is needed: `argsort`, `scatter`, or `reuse` (inverted
-    once by argsort in the forward pass and handed on; the backward re-derives nothing).
+    sort_key: `stable` (two-operand argsort), `packed` (one int32 key), `counting` (one-hot cumulative sum, no
+    sort).
+    inverse: how a permutation is inverted where its inverse is needed: `argsort`, `scatter`, or `reuse`
+    (inverted once by argsort in the forward pass and handed on; the backward re-derives nothing).
     activations: `repeat` (copy every token top_k times, then gather) or `gather` (gather from the originals).
     validity: the permutation that puts valid rows first, `recompute` per call or `cached` once per layer.
     across_remat: whether routing arrays are recomputed by `jax.checkpoint` (`recompute`) or `saved` by name.

@@ -1,7 +1,8 @@
-"""Loops over layers and chunks, scanned or unrolled, each iteration findable in a trace, and remat around a layer.
+"""Loops over layers and chunks, scanned or unrolled, each iteration findable in a trace, and remat around a
+layer.
 
-A scanned loop sits in one scope (`layers`, `chunks`), so that a path reads `layers/while/body/...` and the index is the
-iteration of that loop; an unrolled one has a scope per iteration (`layer_0`, `chunk_2`).
+A scanned loop sits in one scope (`layers`, `chunks`), so that a path reads `layers/while/body/...` and the
+index is the iteration of that loop; an unrolled one has a scope per iteration (`layer_0`, `chunk_2`).
 """
 
 from collections.abc import Callable

@@ -2,4 +2,4 @@
 
 
 class WorkloadError(ValueError):
-    """A request that cannot be built. Its message is one clear sentence: what was asked, why not, what to do."""
+    """A request that cannot be built; its message is one clear sentence for the person who asked."""

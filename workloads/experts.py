@@ -16,7 +16,8 @@ class ExpertWeights(NamedTuple):
 
 
 def grouped_matmul(rows: jax.Array, weights: jax.Array, group_sizes: jax.Array) -> jax.Array:
-    """float32[rows, n]: rows [rows, k] times the matrix of the expert they belong to, weights [experts, k, n].
+    """float32[rows, n]: rows [rows, k] times the matrix of the expert they belong to, weights [experts, k,
+    n].
 
     group_sizes: int32[experts], rows per expert, in order; rows beyond their sum belong to no expert.
     """

@@ -1,7 +1,7 @@
 """A stack of MoE layers with a residual stream, as one shard_map over the mesh; shared by all workloads.
 
-Each layer is x + moe(norm(x)). The mesh has the axes `fsdp` and `ep`; tokens are sharded over both, experts over `ep`,
-the hidden dimension of the expert weights over `fsdp`.
+Each layer is x + moe(norm(x)). The mesh has the axes `fsdp` and `ep`; tokens are sharded over both, experts
+over `ep`, the hidden dimension of the expert weights over `fsdp`.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,6 +25,9 @@ TOKENS = PartitionSpec(("fsdp", "ep"))
 REPLICATED = PartitionSpec()
 
 
+Leaf = Any  # an array, its shape and dtype, or how it is sharded
+
+
 class Params(NamedTuple):
     """The trained arrays of a stack of L layers, stacked on the leading axis.
 
@@ -32,10 +35,10 @@ class Params(NamedTuple):
     down: [L, num_experts, expert_dim, hidden].
     """
 
-    router: jax.Array
-    gate: jax.Array
-    up: jax.Array
-    down: jax.Array
+    router: Leaf
+    gate: Leaf
+    up: Leaf
+    down: Leaf
 
 
 PARAM_SPECS = Params(
@@ -54,8 +57,8 @@ def make_mesh(config: Config, devices: Sequence[jax.Device]) -> Mesh:
     needed = config.num_devices
     if len(devices) < needed:
         raise WorkloadError(
-            f"ep {config.ep} × fsdp {config.fsdp} needs {needed} devices and there are {len(devices)}; lower ep or "
-            f"fsdp, or on CPU simulate devices with XLA_FLAGS=--xla_force_host_platform_device_count={needed}."
+            f"ep {config.ep} × fsdp {config.fsdp} needs {needed} devices and there are {len(devices)}; lower "
+            f"ep or fsdp, or on CPU simulate devices with XLA_FLAGS=--xla_force_host_platform_device_count={needed}."
         )
     grid = np.array(devices[:needed], dtype=object).reshape(config.fsdp, config.ep)
     return Mesh(grid, ("fsdp", "ep"))
@@ -81,7 +84,9 @@ def norm(x: jax.Array) -> jax.Array:
 
 
 def make_stack(workload: str, choices: Choices, config: Config, mesh: Mesh) -> Stack:
-    """The stack as a function of (params, bias float32[L, num_experts], x [num_tokens, hidden]) on global arrays."""
+    """The stack as a function of (params, bias float32[L, num_experts], x [num_tokens, hidden]) on global
+    arrays.
+    """
     moe = _moe_of(workload, choices, config)
 
     def layer(x: jax.Array, weights: tuple[Params, jax.Array]) -> tuple[jax.Array, None]:
@@ -94,11 +99,11 @@ def make_stack(workload: str, choices: Choices, config: Config, mesh: Mesh) -> S
             gathered = _gather_hidden(params)
         return x + moe(normed, experts, combine_weights, gathered), None
 
-    layer = rematerialise(layer, config, choices)
+    body = rematerialise(layer, config, choices)
 
     def on_shard(params: Params, bias: jax.Array, x: jax.Array) -> jax.Array:
         out: jax.Array
-        out, _ = loop(layer, x, (params, bias), "layer", config.scan_layers)
+        out, _ = loop(body, x, (params, bias), "layer", config.scan_layers)
         return out
 
     # The replication checker would have to be taught every Pallas kernel. Without it, gradients of replicated
@@ -116,7 +121,7 @@ def _moe_of(workload: str, choices: Choices, config: Config) -> Moe:
 
 
 def _gather_hidden(params: Params) -> ExpertWeights:
-    """This shard's experts with all of the hidden dimension, gathered over `fsdp`."""
+    """The experts of this shard with all of the hidden dimension, gathered over `fsdp`."""
     return ExpertWeights(
         gate=lax.all_gather(params.gate, "fsdp", axis=1, tiled=True),
         up=lax.all_gather(params.up, "fsdp", axis=1, tiled=True),

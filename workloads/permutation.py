@@ -14,8 +14,9 @@ from workloads.errors import WorkloadError
 def sort_by_expert(experts: jax.Array, num_experts: int, sort_key: str) -> tuple[jax.Array, jax.Array | None]:
     """Order slots by expert, ties in slot order.
 
-    experts: int32[N], the expert of each slot. Returns sort_indices int32[N], and positions int32[N] where the
-    method yields them without inverting (`counting`), else None. Raises WorkloadError if a packed key overflows.
+    experts: int32[N], the expert of each slot. Returns sort_indices int32[N], and positions int32[N] where
+    the method yields them without inverting (`counting`), else None. Raises WorkloadError if a packed key
+    overflows.
     """
     if sort_key == "stable":
         return jnp.argsort(experts, stable=True).astype(jnp.int32), None
@@ -25,9 +26,9 @@ def sort_by_expert(experts: jax.Array, num_experts: int, sort_key: str) -> tuple
 
 
 def packed_shift(num_slots: int, num_experts: int) -> int:
-    """Bits that the slot takes in a packed key. Raises WorkloadError if expert and slot exceed an int32."""
+    """Bits of the slot in a packed key. Raises WorkloadError if expert and slot exceed an int32."""
     shift = max(num_slots - 1, 1).bit_length()
-    if (num_experts << shift) - 1 > jnp.iinfo(jnp.int32).max:
+    if (num_experts << shift) - 1 > 2**31 - 1:
         raise WorkloadError(
             f"sort key 'packed' does not fit {num_experts} experts and {num_slots} (token, slot) pairs into one "
             f"int32 key; use fewer tokens per shard or sort key 'stable'."
@@ -40,7 +41,7 @@ def _packed_sort(experts: jax.Array, num_experts: int) -> jax.Array:
     shift = packed_shift(num_slots, num_experts)
     keys = (experts << shift) | jnp.arange(num_slots, dtype=jnp.int32)
     # The keys are distinct, so an unstable single-operand sort already keeps ties in slot order.
-    return lax.sort(keys, is_stable=False) & jnp.int32((1 << shift) - 1)
+    return jnp.bitwise_and(lax.sort(keys, is_stable=False), jnp.int32((1 << shift) - 1))
 
 
 def _counting_sort(experts: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array]:
@@ -55,14 +56,16 @@ def invert(permutation: jax.Array, method: str) -> jax.Array:
     """The inverse int32[N] of a permutation int32[N]: by `scatter` in O(N), otherwise by argsort."""
     if method == "scatter":
         count = jnp.arange(permutation.shape[0], dtype=jnp.int32)
-        return jnp.zeros_like(permutation).at[permutation].set(count, unique_indices=True)
+        inverse: jax.Array = jnp.zeros_like(permutation).at[permutation].set(count, unique_indices=True)
+        return inverse
     return jnp.argsort(permutation, stable=True).astype(jnp.int32)
 
 
 def count_groups(experts: jax.Array, num_experts: int) -> jax.Array:
     """Slots per expert, int32[num_experts].
 
-    Accumulated in int32: a narrower type overflows and a floating one stops counting at 2**(mantissa bits), which
-    shifts every later expert's range of rows.
+    Accumulated in int32: a narrower type overflows and a floating one stops counting at 2**(mantissa bits),
+    which shifts every later expert's range of rows.
     """
-    return jnp.zeros(num_experts, jnp.int32).at[experts].add(jnp.int32(1))
+    sizes: jax.Array = jnp.zeros(num_experts, jnp.int32).at[experts].add(jnp.int32(1))
+    return sizes

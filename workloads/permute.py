@@ -1,8 +1,9 @@
-"""`permute`: tokens stay on their device; they are sorted by expert, go through the experts, and are un-sorted.
+"""`permute`: tokens stay on their device; they are sorted by expert, go through the experts, and are
+un-sorted.
 
-On a mesh the tokens are sharded and every device gathers the experts it lacks, so the routing is local. The variants
-differ in how rows come to lie in sorted order (from `top_k` copies of every token, or straight from the originals) and
-in how the permutation is inverted where a backward pass needs it.
+On a mesh the tokens are sharded and every device gathers the experts it lacks, so the routing is local. The
+variants differ in how rows come to lie in sorted order (from `top_k` copies of every token, or straight from
+the originals) and in how the permutation is inverted where a backward pass needs it.
 """
 
 from functools import partial
@@ -21,7 +22,9 @@ EP = "ep"
 
 
 class Order(NamedTuple):
-    """A permutation of slots, int32[N], and its inverse, or None where it is to be derived where it is needed."""
+    """A permutation of slots, int32[N], and its inverse, or None where it is to be derived where it is
+    needed.
+    """
 
     forth: jax.Array
     back: jax.Array | None
@@ -37,7 +40,8 @@ def moe(
 ) -> jax.Array:
     """One MoE layer on one device, inside shard_map: [tokens_per_device, hidden] in, the same out.
 
-    x, experts, weights as in `ring.moe`. params: the experts of this shard; the others are all-gathered over `ep`.
+    x, experts, weights as in `ring.moe`. params: the experts of this shard; the others are all-gathered over
+    `ep`.
     """
     with jax.named_scope("experts"):
         params = ExpertWeights(*(lax.all_gather(leaf, EP, tiled=True) for leaf in params))
@@ -77,7 +81,9 @@ def _back(method: str, order: Order) -> jax.Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def take(method: str, rows: jax.Array, order: Order) -> jax.Array:
-    """`rows[order.forth]`, [N, width]. The backward takes with the inverse, so that it is a gather, not a scatter-add."""
+    """`rows[order.forth]`, [N, width]. The backward takes with the inverse, so that it is a gather, not a
+    scatter-add.
+    """
     return rows[order.forth]
 
 
@@ -94,7 +100,9 @@ take.defvjp(_take_forward, _take_backward)
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def take_tokens(method: str, top_k: int, x: jax.Array, order: Order) -> jax.Array:
-    """`x[order.forth // top_k]`: [N, width] from x [N / top_k, width]. The backward un-sorts and sums over top_k."""
+    """`x[order.forth // top_k]`: [N, width] from x [N / top_k, width]. The backward un-sorts and sums over
+    top_k.
+    """
     return x[order.forth // top_k]
 
 

@@ -13,7 +13,9 @@ from workloads.errors import WorkloadError
 
 @dataclass(frozen=True)
 class Preset:
-    """A published model's MoE shape and the batch it is measured with; `source` says where the numbers are from."""
+    """A published model's MoE shape and the batch it is measured with; `source` says where the numbers are
+    from.
+    """
 
     name: str
     summary: str
@@ -43,8 +45,8 @@ _ALL = (
     _preset(
         "deepseek-v3",
         "671B: 256 experts, top_k 8, hidden 7168, 4 chunks, expert parallelism 8",
-        "huggingface.co/deepseek-ai/DeepSeek-V3 config.json: hidden_size, moe_intermediate_size, n_routed_experts, "
-        "num_experts_per_tok, num_hidden_layers - first_k_dense_replace",
+        "huggingface.co/deepseek-ai/DeepSeek-V3 config.json: hidden_size, moe_intermediate_size, "
+        "n_routed_experts, num_experts_per_tok, num_hidden_layers - first_k_dense_replace",
         num_tokens=16384,
         hidden_dim=7168,
         expert_dim=2048,
@@ -63,11 +65,13 @@ PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset
 def preset_config(preset: str, scale: Fraction | float = 1, **overrides: Any) -> Config:
     """The configuration of a preset, scaled, then with `overrides` applied (any field of Config).
 
-    Scaling multiplies tokens, widths, experts and layers by `scale` and rounds up to what keeps the problem the same
+    Scaling multiplies tokens, widths, experts and layers by `scale` and rounds up to what keeps the problem
+    the same
     kind of problem: top_k, the number of chunks, `ep` and `fsdp` stay, and so does all divisibility; at least
     2 × top_k experts and one layer remain (two where the preset has two or more).
 
-    Raises WorkloadError for an unknown preset or field, a scale that is not in (0, 1], or sizes that do not fit.
+    Raises WorkloadError for an unknown preset or field, a scale that is not in (0, 1], or sizes that do not
+    fit.
     """
     if preset not in PRESETS:
         raise WorkloadError(f"unknown preset {preset!r}; choose one of {', '.join(PRESETS)}.")
@@ -78,12 +82,8 @@ def preset_config(preset: str, scale: Fraction | float = 1, **overrides: Any) ->
     if unknown:
         known = ", ".join(Config.__dataclass_fields__)
         raise WorkloadError(f"unknown configuration field {unknown[0]!r}; choose among {known}.")
-    parallel = {
-        name: overrides.pop(name) for name in ("ep", "fsdp", "num_chunks", "top_k") if name in overrides
-    }
-    config = replace(
-        _scale(replace(base, **parallel), Fraction(scale).limit_denominator(1 << 20)), **overrides
-    )
+    parallel = {name: overrides.pop(name) for name in ("ep", "fsdp", "num_chunks", "top_k") if name in overrides}
+    config = replace(_scale(replace(base, **parallel), Fraction(scale).limit_denominator(1 << 20)), **overrides)
     check_config(config)
     return config
 
@@ -97,9 +97,7 @@ def _scale(config: Config, scale: Fraction) -> Config:
         num_tokens=_scaled(config.num_tokens, scale, 8 * config.num_devices),
         hidden_dim=_scaled(config.hidden_dim, scale, width),
         expert_dim=_scaled(config.expert_dim, scale, 8),
-        num_experts=max(
-            _scaled(config.num_experts, scale, config.ep), _round_up(2 * config.top_k, config.ep)
-        ),
+        num_experts=max(_scaled(config.num_experts, scale, config.ep), _round_up(2 * config.top_k, config.ep)),
         num_layers=max(_scaled(config.num_layers, scale, 1), min(config.num_layers, 2)),
     )
 

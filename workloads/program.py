@@ -28,9 +28,10 @@ class Program:
     """A step that can be lowered, compiled and run.
 
     step: a jax.jit-wrapped function. In mode `forward` it takes (params, bias, x) and returns the output
-    [num_tokens, hidden]; in mode `backward` it takes (params, bias, x, cotangent) and returns the float32 loss
-    sum(output * cotangent) and its gradients with respect to (params, x).
-    dispatch_input_bytes: the dispatch input of one layer on one device (tokens seen there × hidden × itemsize).
+    [num_tokens, hidden]; in mode `backward` it takes (params, bias, x, cotangent) and returns the float32
+    loss sum(output * cotangent) and its gradients with respect to (params, x).
+    dispatch_input_bytes: the dispatch input of one layer on one device (tokens seen there × hidden ×
+    itemsize).
     estimated_bytes: roughly what a step needs in total over all devices, arguments included, erring upwards.
     """
 
@@ -99,14 +100,16 @@ def _abstract_args(config: Config, mode: str, mesh: Mesh) -> tuple[Any, ...]:
 def make_args(abstract_args: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
     """Arrays for the abstract arguments, the same for the same seed, on every mesh and for every variant.
 
-    Activations and cotangent are standard normal, weights normal with variance 1 / fan-in, the routing bias zero.
+    Activations and cotangent are standard normal, weights normal with variance 1 / fan-in, the routing bias
+    zero.
     """
     generator = np.random.default_rng(seed)
 
     def normal(struct: jax.ShapeDtypeStruct, fan_in: int = 1) -> jax.Array:
         values = generator.standard_normal(struct.shape, dtype=np.float32)
         values *= np.float32(fan_in**-0.5)
-        return jax.device_put(values.astype(struct.dtype), struct.sharding)
+        placed: jax.Array = jax.device_put(values.astype(struct.dtype), struct.sharding)
+        return placed
 
     params, bias, *activations = abstract_args
     return (

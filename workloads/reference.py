@@ -1,7 +1,8 @@
-"""The oracle: the same stack of layers, dense and in float32, with no sort, no gather and no ragged operation.
+"""The oracle: the same stack of layers, dense and in float32, with no sort, no gather and no ragged
+operation.
 
-Every expert is applied to every token, and a mask of the chosen experts, weighted, picks the sum. Slow and large, and so
-simple that it can be believed; every variant is held to its outputs and to its gradients.
+Every expert is applied to every token, and a mask of the chosen experts, weighted, picks the sum. Slow and
+large, and so simple that it can be believed; every variant is held to its outputs and to its gradients.
 """
 
 from typing import Any
@@ -14,7 +15,9 @@ from workloads.model import Params
 
 
 def choose_experts(scores: jax.Array, top_k: int) -> jax.Array:
-    """float32[tokens, num_experts], 1 for each token's top_k highest scores (the lower expert on a tie), else 0."""
+    """float32[tokens, num_experts], 1 for each token's top_k highest scores (the lower expert on a tie), else
+    0.
+    """
     chosen = jnp.zeros_like(scores)
     for _ in range(top_k):
         best = jnp.argmax(jnp.where(chosen > 0, -jnp.inf, scores), axis=1)
@@ -23,10 +26,11 @@ def choose_experts(scores: jax.Array, top_k: int) -> jax.Array:
 
 
 def kept_rows(chosen: jax.Array, config: Config, buffer_rows: int) -> jax.Array:
-    """float32[tokens, num_experts], 1 where a chosen pair has a row in the buffer of the shard that owns the expert.
+    """float32[tokens, num_experts], 1 where a chosen pair has a row in the buffer of the shard that owns the
+    expert.
 
-    A shard fills its buffer expert by expert, tokens in order, from the tokens of its ring (one of `config.fsdp` equal
-    runs of tokens), and drops what comes after `buffer_rows`.
+    A shard fills its buffer expert by expert, tokens in order, from the tokens of its ring (one of
+    `config.fsdp` equal runs of tokens), and drops what comes after `buffer_rows`.
     """
     tokens, experts = chosen.shape
     rings = chosen.reshape(config.fsdp, tokens // config.fsdp, config.ep, experts // config.ep)
@@ -37,13 +41,11 @@ def kept_rows(chosen: jax.Array, config: Config, buffer_rows: int) -> jax.Array:
     return kept.reshape(tokens, experts)
 
 
-def forward(
-    config: Config, params: Params, bias: jax.Array, x: jax.Array, buffer_rows: int | None = None
-) -> jax.Array:
+def forward(config: Config, params: Params, bias: jax.Array, x: jax.Array, buffer_rows: int | None = None) -> jax.Array:
     """The output float32[num_tokens, hidden] of the stack.
 
-    params, bias and x as in `workloads.model`, of any floating type. buffer_rows: rows of each shard's buffer beyond which
-    rows are dropped; None drops nothing.
+    params, bias and x as in `workloads.model`, of any floating type. buffer_rows: rows of each shard's buffer
+    beyond which rows are dropped; None drops nothing.
     """
     with jax.default_matmul_precision("highest"):
         wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (params, bias, x))

@@ -79,13 +79,13 @@ _RING = (
     Variant(
         "ring",
         "recompute",
-        "every gather-reduce sorts its validity mask, the backward re-derives permutations, remat recomputes all",
+        "every gather-reduce sorts its validity mask, the backward re-derives all permutations",
         Choices(),
     ),
     Variant(
         "ring",
         "cached",
-        "routing arrays and the validity permutation once per layer, handed to the backward and saved through remat",
+        "routing and validity permutation once per layer, handed to the backward and through remat",
         Choices(inverse="reuse", validity="cached", across_remat="saved"),
     ),
 )
@@ -94,13 +94,13 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
     {
         "permute": Workload(
             "permute",
-            "sort local tokens by expert, grouped matmul, un-sort and weighted sum (tokens stay on their device)",
+            "sort local tokens by expert, grouped matmul, un-sort, weighted sum; tokens stay put",
             _PERMUTE,
             ("repeat", "gather"),
         ),
         "ring": Workload(
             "ring",
-            "ring of experts: every shard sees all tokens, keeps the rows of its experts, embedding walked in chunks",
+            "ring of experts: shards see all tokens, keep their experts' rows, walk the embedding in chunks",
             _RING,
             ("recompute", "cached"),
         ),
@@ -122,8 +122,8 @@ def find_variant(workload: str, variant: str) -> Variant:
 def build(workload: str, variant: str, config: Config, mode: str, devices: Sequence[jax.Device]) -> Program:
     """The jitted step of one variant with its arguments, on the first `config.num_devices` of `devices`.
 
-    Raises WorkloadError for an unknown workload, variant or mode, sizes that do not fit together, choices that
-    cannot combine, or too few devices.
+    Raises WorkloadError for an unknown workload, variant or mode, sizes that do not fit together, choices
+    that cannot combine, or too few devices.
     """
     found = find_variant(workload, variant)
     if mode not in MODES:

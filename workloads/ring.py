@@ -1,12 +1,14 @@
-"""Ring of experts: every shard of the `ep` axis sees all tokens of its ring and keeps the rows of its own experts.
+"""Ring of experts: every shard of the `ep` axis sees all tokens of its ring and keeps the rows of its own
+experts.
 
-Each shard sorts all (token, slot) pairs by expert; the rows of its experts are a contiguous range of that order, taken into
-a local buffer of static size. The embedding is walked in chunks: one chunk of the activations is all-gathered and its
-rows are gathered while the grouped matmul of the chunk before runs; on the way out a chunk is un-sorted, summed over
-its slots with the router's weights, and reduce-scattered back to the token shards. The routing is the same for all
-chunks of a layer, which is what the variants are about.
+Each shard sorts all (token, slot) pairs by expert; the rows of its experts are a contiguous range of that
+order, taken into a local buffer of static size. The embedding is walked in chunks: one chunk of the
+activations is all-gathered and its rows are gathered while the grouped matmul of the chunk before runs; on
+the way out a chunk is un-sorted, summed over its slots with the router's weights, and reduce-scattered back
+to the token shards. The routing is the same for all chunks of a layer, which is what the variants are about.
 
-`dispatch_rows` is a gather whose backward is a gather-reduce; `combine_rows` is a gather-reduce whose backward is a gather.
+`dispatch_rows` is a gather whose backward is a gather-reduce; `combine_rows` is a gather-reduce whose
+backward is a gather.
 """
 
 import math
@@ -31,8 +33,8 @@ class Routing(NamedTuple):
     """What one shard knows about the routing of one layer; N = tokens of the ring × top_k.
 
     sort_indices: int32[N], the slot at each sorted position, all experts. positions: int32[N], its inverse.
-    group_sizes: int32[num_experts]. sorted_by_validity: int32[N], slots with a row on this shard first; None where
-    each gather-reduce is to sort for itself.
+    group_sizes: int32[num_experts]. sorted_by_validity: int32[N], slots with a row on this shard first; None
+    where each gather-reduce is to sort for itself.
     """
 
     sort_indices: jax.Array
@@ -42,7 +44,7 @@ class Routing(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The range of sorted positions that a shard holds: its first position and the rows that fit its buffer."""
+    """The range of sorted positions that a shard holds: its first, and how many rows fit its buffer."""
 
     start: jax.Array
     num_valid: jax.Array
@@ -61,16 +63,15 @@ class Plan(NamedTuple):
 
 def plan_for(config: Config, choices: Choices, kernels: Kernels) -> Plan:
     """The static plan of a configuration."""
-    return Plan(
-        config.num_experts, config.experts_per_shard, config.top_k, buffer_rows(config), choices, kernels
-    )
+    return Plan(config.num_experts, config.experts_per_shard, config.top_k, buffer_rows(config), choices, kernels)
 
 
 def buffer_rows(config: Config) -> int:
     """Rows of a shard's local buffer.
 
-    A token's top_k experts are distinct, so at most min(top_k, experts per shard) of its slots land on one shard; that
-    bound holds for every routing. A buffer factor asks for that multiple of the even share instead, and rows beyond are dropped.
+    A token's top_k experts are distinct, so at most min(top_k, experts per shard) of its slots land on one
+    shard; that bound holds for every routing. A buffer factor asks for that multiple of the even share
+    instead, and rows beyond are dropped.
     """
     worst = config.tokens_per_ring * min(config.top_k, config.experts_per_shard)
     if config.buffer_factor is None:
@@ -84,8 +85,8 @@ def moe(
 ) -> jax.Array:
     """One MoE layer on one shard, inside shard_map: [tokens_per_device, hidden] in, the same out.
 
-    x: this shard's tokens. experts: int32[tokens_per_device, top_k]; weights: float32 of the same shape. params: this
-    shard's experts, all of the hidden dimension.
+    x: this shard's tokens. experts: int32[tokens_per_device, top_k]; weights: float32 of the same shape.
+    params: this shard's experts, all of the hidden dimension.
     """
     with jax.named_scope("dispatch"):
         routing = route_ring(lax.all_gather(experts, EP, tiled=True).reshape(-1), plan)
@@ -153,7 +154,7 @@ def span_of(group_sizes: jax.Array, plan: Plan) -> Span:
 
 
 def local_group_sizes(group_sizes: jax.Array, plan: Plan) -> jax.Array:
-    """Rows per expert of this shard, int32[experts_per_shard], without the rows that do not fit its buffer."""
+    """Rows per expert of this shard, int32[experts_per_shard], less those that do not fit its buffer."""
     first = lax.axis_index(EP) * plan.experts_per_shard
     sizes = lax.dynamic_slice_in_dim(group_sizes, first, plan.experts_per_shard)
     ends = jnp.minimum(jnp.cumsum(sizes, dtype=jnp.int32), plan.buffer_rows)
@@ -168,7 +169,8 @@ def _valid(positions: jax.Array, span: Span) -> jax.Array:
 
 def _local_slots(sort_indices: jax.Array, span: Span, plan: Plan) -> jax.Array:
     """The slot of each row of the buffer, int32[buffer_rows]; meaningless beyond the valid rows."""
-    # A slice that would run past the end is moved back by XLA and would then start at the wrong row: pad first.
+    # A slice that would run past the end is moved back by XLA and would then start at the wrong row: pad
+    # first.
     padded = jnp.pad(sort_indices, (0, plan.buffer_rows))
     return lax.dynamic_slice_in_dim(padded, span.start, plan.buffer_rows)
 
@@ -194,9 +196,9 @@ dispatch_rows.defvjp(_dispatch_forward, _dispatch_backward)
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def combine_rows(plan: Plan, rows: jax.Array, weights: jax.Array, routing: Routing) -> jax.Array:
-    """This shard's share of the weighted sum over slots: [tokens of the ring, width] from rows [buffer_rows, width].
+    """The weighted sum over the slots that this shard holds: [tokens of the ring, width].
 
-    weights: float32[N], differentiated: its gradient is what trains the router.
+    rows: [buffer_rows, width]. weights: float32[N], differentiated: its gradient is what trains the router.
     """
     return _combine_forward(plan, rows, weights, routing)[0]
 

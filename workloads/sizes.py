@@ -25,7 +25,7 @@ def parameter_count(config: Config) -> int:
 
 
 def parameter_bytes(config: Config) -> int:
-    """Bytes of the trained arrays of the stack: expert weights in the configured dtype, routers in float32."""
+    """Bytes of the trained arrays: expert weights in the configured dtype, routers in float32."""
     router = 4 * config.num_layers * config.num_experts * config.hidden_dim
     return router + config.itemsize * (parameter_count(config) - router // 4)
 
@@ -33,9 +33,9 @@ def parameter_bytes(config: Config) -> int:
 def estimate_bytes(workload: str, config: Config, mode: str, platform: str) -> int:
     """Roughly what one step needs over all devices, arguments and results included, erring upwards.
 
-    The factors count the live copies of each kind of array and were set against XLA's own memory analysis on CPU
-    (tests/workloads/test_sizes.py holds them to it). On CPU a grouped matmul is expanded to a dense one over all
-    experts at hand, which holds every row once per expert in float32.
+    The factors count the live copies of each kind of array and were set against XLA's own memory analysis on
+    CPU (tests/workloads/test_sizes.py holds them to it). On CPU a grouped matmul is expanded to a dense one
+    over all experts at hand, which holds every row once per expert in float32.
     """
     gradient = mode != "forward"
     ring = workload == "ring"

@@ -10,9 +10,7 @@ from workloads.config import Config
 from workloads.program import Program
 from workloads.registry import WORKLOADS, build, preset_config
 
-ALL_VARIANTS = [
-    (workload.name, variant.name) for workload in WORKLOADS.values() for variant in workload.variants
-]
+ALL_VARIANTS = [(workload.name, variant.name) for workload in WORKLOADS.values() for variant in workload.variants]
 SMALL = {"num_tokens": 32, "hidden_dim": 16, "expert_dim": 8, "num_experts": 8, "top_k": 2, "num_chunks": 2}
 ROUTINGS = ("random", "skewed", "one expert empty", "all to one expert")
 

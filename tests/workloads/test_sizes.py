@@ -6,9 +6,7 @@ from .cases import cached_program
 
 
 def test_dispatch_input_is_what_one_device_dispatches():
-    ring = cached_program(
-        "ring", "cached", "backward", ep=4
-    )  # 32 tokens × 16 × float32, all of them on each shard
+    ring = cached_program("ring", "cached", "backward", ep=4)  # 32 tokens × 16 × float32, all of them on each shard
     assert (ring.dispatch_input_bytes, ring.top_k_buffer_bytes) == (2048, 4096)
     permute = cached_program("permute", "gather", "backward", ep=4)  # 8 tokens a device
     assert (permute.dispatch_input_bytes, permute.top_k_buffer_bytes) == (512, 1024)

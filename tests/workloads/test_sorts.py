@@ -7,10 +7,10 @@ import pytest
 
 from .cases import cached_program
 
-# Per layer. Forward: by expert, its inverse, the validity mask (ring). Recompute: the same without the mask, which the
-# output needs and the backward does not. Backward (ring): the combine's inverse and the dispatch's mask, hoisted
-# out of the chunk loop by XLA. Backward (permute): the combine's inverse; the dispatch's is the same as the one that
-# remat recomputes and is merged with it.
+# Per layer. Forward: by expert, its inverse, the validity mask (ring). Recompute: the same without the mask,
+# which the output needs and the backward does not. Backward (ring): the combine's inverse and the dispatch's
+# mask, hoisted out of the chunk loop by XLA. Backward (permute): the combine's inverse; the dispatch's is the
+# same as the one that remat recomputes and is merged with it.
 EXPECTED = {
     ("ring", "recompute"): {"forward": 3, "recompute": 2, "backward": 2},
     ("ring", "cached"): {"forward": 3},

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 
 def sort_by_validity(valid: jax.Array) -> jax.Array:
-    """The permutation int32[N] that puts the set entries of bool[N] first, keeping the order on both sides."""
+    """The permutation int32[N] that puts the set entries of bool[N] first, both sides in order."""
     return jnp.argsort(~valid, stable=True).astype(jnp.int32)
 
 
@@ -29,12 +29,13 @@ def ragged_gather_reduce(
 ) -> jax.Array:
     """Per token, the weighted sum of its valid slots' rows: [num_tokens, width] in `rows.dtype`.
 
-    `out[t] = sum over k with valid[t*top_k+k] of weights[t*top_k+k] * rows[positions[t*top_k+k]]`, summed in float32.
+    `out[t] = sum over k with valid[t*top_k+k] of weights[t*top_k+k] * rows[positions[t*top_k+k]]`, summed in
+    float32.
 
     rows: [buffer_rows, width]. positions: int32[N], N = num_tokens * top_k, meaningless where not valid.
-    weights: float32[N], or None for 1. valid: bool[N]. sorted_by_validity: int32[N], the permutation that puts valid
-    slots first; None has it computed here, by a sort. The walk is over that permutation, as a kernel that stops
-    after the last valid slot would do it.
+    weights: float32[N], or None for 1. valid: bool[N]. sorted_by_validity: int32[N], the permutation that
+    puts valid slots first; None has it computed here, by a sort. The walk is over that permutation, as a
+    kernel that stops after the last valid slot would do it.
     """
     slots = sort_by_validity(valid) if sorted_by_validity is None else sorted_by_validity
     num_valid = jnp.sum(valid, dtype=jnp.int32)

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from analyzers.errors import UserError
+from analyzers.reading.run import MANIFEST, Manifest, Run, Session, load_run
 from profiler import backends
 from profiler.compiled import Compiled, compile_program
 from profiler.files import open_permissions, sync_folder, write_whole
 from profiler.readback import check_session
 from profiler.recording import bare_paths, device_record, flags_record, machine_record, trace_file
-from profiler.run import MANIFEST, Manifest, Run, Session, load_run
 from profiler.session import profile
 from profiler.versions import installed_versions
 from workloads.program import Program

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analyzers.reading.run import DeviceRecord, Flags, MachineRecord, TraceFile
 from profiler import backends
-from profiler.run import DeviceRecord, Flags, MachineRecord, TraceFile
 
 if TYPE_CHECKING:
     import jax

@@ -20,8 +20,8 @@ from profiler.cli.parameters import NAMES, SCALE, complete_preset, complete_vari
 from workloads.registry import MODES, WORKLOADS, Config, WorkloadError, find_variant, preset_config
 
 if TYPE_CHECKING:
+    from analyzers.reading.run import Run
     from profiler.capture import Progress
-    from profiler.run import Run
 
 
 @click.command("capture", short_help="Run a workload's variants under the profiler, side by side.")

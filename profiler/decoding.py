@@ -1,3 +1,0 @@
-"""Moved to `analyzers.reading.decoding`."""
-
-from analyzers.reading.decoding import *  # noqa: F403

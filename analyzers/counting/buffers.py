@@ -61,8 +61,11 @@ def buffers(module: Module) -> Buffers | None:
     assignment = module.proto.buffer_assignment
     if not assignment.buffer_allocations:
         return None
-    names = {i.id: i.name.decode("utf-8", "backslashreplace") for c in module.proto.hlo_module.computations
-             for i in c.instructions}
+    names = {
+        i.id: i.name.decode("utf-8", "backslashreplace")
+        for c in module.proto.hlo_module.computations
+        for i in c.instructions
+    }
     attributions = attribute(module)
     found = []
     for logical in assignment.logical_buffers:
@@ -92,9 +95,7 @@ def buffers(module: Module) -> Buffers | None:
         temp_bytes=sum(
             a.size
             for a in allocations
-            if not (
-                a.is_entry_computation_parameter or a.is_constant or a.is_thread_local or a.maybe_live_out
-            )
+            if not (a.is_entry_computation_parameter or a.is_constant or a.is_thread_local or a.maybe_live_out)
         ),
         argument_bytes=sum(a.size for a in allocations if a.is_entry_computation_parameter),
     )

@@ -82,9 +82,7 @@ class Executions:
         """Iteration of the enclosing loop at `depth` (0 is the outermost), -1 outside such a loop."""
         return self._index([(None, depth)] * len(self.ops), keep_order=True)
 
-    def _index(
-        self, wanted: Sequence[tuple[int | None, int | None]], *, keep_order: bool = False
-    ) -> NDArray[np.int32]:
+    def _index(self, wanted: Sequence[tuple[int | None, int | None]], *, keep_order: bool = False) -> NDArray[np.int32]:
         size = len(self.ops)
         fixed = np.full(size, _NO_INDEX, np.int32)
         radix = np.zeros(size, np.int32)
@@ -217,9 +215,7 @@ def _events_per_execution(
             )
         )
     if disagreeing:
-        shown = ", ".join(disagreeing[:5]) + (
-            f" and {len(disagreeing) - 5} more" if len(disagreeing) > 5 else ""
-        )
+        shown = ", ".join(disagreeing[:5]) + (f" and {len(disagreeing) - 5} more" if len(disagreeing) > 5 else "")
         caveats.append(
             Caveat(
                 "count-mismatch",
@@ -243,8 +239,7 @@ def _attributions(events: OpEvents, patterns: ScopePatterns) -> tuple[tuple[Attr
             if attribution.layer_is_guess
         }
     attributions = tuple(
-        by_program.get(op.program, {}).get(op.name) or attribute_by_scope(op.scope, patterns)
-        for op in events.ops
+        by_program.get(op.program, {}).get(op.name) or attribute_by_scope(op.scope, patterns) for op in events.ops
     )
     if not guessed:
         return attributions, []

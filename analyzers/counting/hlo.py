@@ -139,6 +139,11 @@ class Module:
         if not self.proto.hlo_module.computations:
             raise ModuleError("the HloProto holds no computations")
         self.name = _text(self.proto.hlo_module.name)
+        self._serialized = hlo_proto
+
+    def __reduce__(self) -> tuple[type[Module], tuple[bytes]]:
+        # Worker processes hand modules back: as bytes, not as a tree of Python objects.
+        return Module, (self._serialized,)
 
     @cached_property
     def instructions(self) -> Mapping[str, Instruction]:
@@ -157,9 +162,7 @@ class Module:
                     scope=_text(i.metadata.op_name),
                     shape=_shape(i.shape),
                     operands=tuple(names[o] for o in i.operand_ids if o in names),
-                    called=tuple(
-                        computation_names[c] for c in i.called_computation_ids if c in computation_names
-                    ),
+                    called=tuple(computation_names[c] for c in i.called_computation_ids if c in computation_names),
                     computation=where,
                     custom_call_target=_text(i.custom_call_target),
                     dimensions=tuple(i.dimensions),

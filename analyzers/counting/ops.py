@@ -249,9 +249,7 @@ class _Builder:
                 Op(
                     program=program,
                     name=name,
-                    category=str(
-                        stats.get("hlo_category", "") or (instruction.opcode if instruction else "")
-                    ),
+                    category=str(stats.get("hlo_category", "") or (instruction.opcode if instruction else "")),
                     scope=(instruction.scope if instruction else "") or scope,
                     shape=str(instruction.shape) if instruction else shape,
                     instruction=instruction,

@@ -111,9 +111,7 @@ def _runs_by_id(
     np.minimum.at(start, ids, events.start_ps[rows])
     np.maximum.at(end, ids, events.start_ps[rows] + events.duration_ps[rows])
     run[rows] = ids + len(found)
-    found += [
-        _Found(device, key[0], int(s), int(e - s)) for key, s, e in zip(distinct, start, end, strict=True)
-    ]
+    found += [_Found(device, key[0], int(s), int(e - s)) for key, s, e in zip(distinct, start, end, strict=True)]
 
 
 def _module_events(columns: XSpaceColumns, device_name: str) -> Iterator[tuple[int, int, int]]:
@@ -160,9 +158,7 @@ def _runs_by_module_events(
         if unsure.any():
             starts = np.array([r.start_ps for r in module_runs], np.int64)
             some = mine[unsure]
-            dealt[unsure] = np.maximum(
-                np.searchsorted(starts, events.event_start_ps[some], side="right") - 1, 0
-            )
+            dealt[unsure] = np.maximum(np.searchsorted(starts, events.event_start_ps[some], side="right") - 1, 0)
             by_time += sorted({events.ops[k].name for k in np.unique(events.op[some])})
         run[mine] = base + dealt
     if not by_time:

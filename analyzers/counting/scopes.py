@@ -113,9 +113,7 @@ def effective_scope(module: Module, instruction: Instruction) -> str:
     if instruction.scope:
         return instruction.scope
     inner = next((i.scope for i in module.fused(instruction) if "/" in i.scope), "")
-    return (
-        inner or _nearest(module, instruction, forwards=True) or _nearest(module, instruction, forwards=False)
-    )
+    return inner or _nearest(module, instruction, forwards=True) or _nearest(module, instruction, forwards=False)
 
 
 _NEAREST_DEPTH = 4
@@ -183,12 +181,7 @@ def _attribute_one(
 
 def _may_be_layers(loops: tuple[Loop, ...], roles: dict[str, str]) -> bool:
     # Loops that jax itself makes (random numbers, cumulative sums) lie under a named `jit(...)` of their own.
-    return (
-        bool(loops)
-        and roles[loops[0].name] == ""
-        and ("jvp(" in loops[0].scope)
-        and (loops[0].trip_count or 0) > 1
-    )
+    return bool(loops) and roles[loops[0].name] == "" and ("jvp(" in loops[0].scope) and (loops[0].trip_count or 0) > 1
 
 
 def _loop_role(module: Module, loop: Loop, patterns: ScopePatterns) -> str:

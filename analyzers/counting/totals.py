@@ -37,12 +37,17 @@ class Totals:
         return len(self.executions)
 
 
-def totals(executions: Executions, steps: Steps, by: Sequence[Key]) -> Totals:
-    """Add up executions, time and self time of all ops that belong to a step, by the given keys."""
+def totals(executions: Executions, steps: Steps, by: Sequence[Key], only: NDArray[np.bool_] | None = None) -> Totals:
+    """Add up executions, time and self time of the ops that belong to a step, by the given keys.
+
+    `only` says for each op whether it is wanted; all are by default.
+    """
     events = executions.events
     step = np.append(steps.of_run, np.int32(-1))[executions.run]
     rows: NDArray[np.intp] | slice = slice(None)
-    if len(step) and int(step.min()) < 0:
+    if only is not None:
+        rows = np.flatnonzero((step >= 0) & only[events.op])
+    elif len(step) and int(step.min()) < 0:
         rows = np.flatnonzero(step >= 0)
     columns = [_column(executions, step, key)[rows] for key in by]
     cell, distinct = _cells(columns)

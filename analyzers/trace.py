@@ -1,0 +1,275 @@
+"""The door: `load` opens a trace, or a variant of a run, and everything else hangs on what it returns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzers.caveats import Caveat
+from analyzers.counting.buffers import Buffers, buffers
+from analyzers.counting.facts import FileFacts, OpFacts, file_facts
+from analyzers.counting.hlo import Module
+from analyzers.counting.kinds import Kind
+from analyzers.counting.routing import CompiledSorts, compiled_sorts
+from analyzers.counting.scopes import DEFAULT_PATTERNS, Pass, ScopePatterns
+from analyzers.counting.totals import PASSES, Totals
+from analyzers.errors import UserError
+from analyzers.reading.run import CompiledVariant, Run, is_run, load_run
+from analyzers.reading.sources import find_sources
+from analyzers.reading.xspace import read_xspace
+
+Blocks = tuple[NDArray[np.float64], ...]
+"""Samples by block: one array per profiling session, one value per step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SortRow:
+    """Sorts of one kind in one pass."""
+
+    pass_: Pass
+    kind: Kind
+    executed: tuple[int, int]
+    """Fewest and most executions per step over all devices and steps; equal in a whole trace."""
+    compiled: int | None
+    """Executions per step that the compiled module promises, None without its HLO."""
+    self_ps: Blocks
+    """Self time per step, mean over devices."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One side of a comparison: what one variant, or one trace, did in each of its steps."""
+
+    name: str
+    path: str
+    sessions: tuple[tuple[FileFacts, ...], ...]
+    """Profiling sessions (the rounds of a run), each with one entry per host."""
+    module: Module | None
+    """The compiled module whose runs are the steps."""
+    variant: CompiledVariant | None
+    """What the run says of this variant; None for a trace that is no run."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of all devices; with several hosts, prefixed by the host."""
+        files = self.sessions[0]
+        if len(files) == 1:
+            return files[0].devices
+        return tuple(f"{file.hostname or file.path}:{device}" for file in files for device in file.devices)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps in all sessions together."""
+        return sum(max(file.num_steps for file in session) for session in self.sessions)
+
+    @cached_property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """What makes the figures less than sure, each once."""
+        return tuple(dict.fromkeys(c for session in self.sessions for file in session for c in file.caveats))
+
+    @property
+    def at_least(self) -> bool:
+        """Whether counts and totals are lower bounds."""
+        return any(caveat.lower_bound for caveat in self.caveats)
+
+    @cached_property
+    def compiled(self) -> CompiledSorts | None:
+        """Sorts per step according to the compiled module; None without its HLO."""
+        return compiled_sorts(self.module) if self.module else None
+
+    @cached_property
+    def buffers(self) -> Buffers | None:
+        """Buffers of the compiled module; None where no buffer assignment is at hand."""
+        return buffers(self.module) if self.module else None
+
+    @cached_property
+    def layers(self) -> tuple[int, ...]:
+        """Layer indices that were told."""
+        return self._indices("layer")
+
+    @cached_property
+    def chunks(self) -> tuple[int, ...]:
+        """Chunk indices that were told."""
+        return self._indices("chunk")
+
+    @cached_property
+    def passes(self) -> tuple[Pass, ...]:
+        """Passes in which ops ran, in order."""
+        found = {int(p) for file in self._files() for p in np.unique(file.by_place.keys["pass"])}
+        return tuple(PASSES[k] for k in sorted(found))
+
+    def self_ps(self, *, pass_: Pass | None = None, layer: int | None = None, chunk: int | None = None) -> Blocks:
+        """Self time per step in ps, mean over devices, of the ops in the given pass, layer and chunk (None: all)."""
+
+        def chosen(file: FileFacts) -> NDArray[np.bool_]:
+            keys = file.by_place.keys
+            keep = np.ones(len(file.by_place), bool)
+            for name, wanted in (("layer", layer), ("chunk", chunk)):
+                if wanted is not None:
+                    keep &= keys[name] == wanted
+            if pass_ is not None:
+                keep &= keys["pass"] == PASSES.index(pass_)
+            return keep
+
+        return self._samples(lambda file: file.by_place, chosen)
+
+    def self_ps_of_ops(self, wanted: Callable[[OpFacts], bool]) -> Blocks:
+        """Self time per step in ps, mean over devices, of the ops that `wanted` picks."""
+
+        def chosen(file: FileFacts) -> NDArray[np.bool_]:
+            return np.array([wanted(op) for op in file.ops], bool)[file.by_op.keys["op"]]
+
+        return self._samples(lambda file: file.by_op, chosen)
+
+    @cached_property
+    def step_wall_ps(self) -> Blocks:
+        """Wall time of each step on its slowest device, in ps."""
+        blocks = []
+        for session in self.sessions:
+            steps = min(file.num_steps for file in session)
+            walls = np.concatenate([file.step_wall_ps[:, :steps] for file in session])
+            blocks.append(walls.max(axis=0).astype(np.float64))
+        return tuple(blocks)
+
+    @cached_property
+    def sorts(self) -> tuple[SortRow, ...]:
+        """Sorts by pass and kind: executed, compiled, time."""
+        keys = {(op.pass_, op.kind) for file in self._files() for op in file.ops if op.kind.is_sort}
+        keys &= self._executed_keys() | (set(self.compiled.by_pass_and_kind) if self.compiled else set())
+        keys |= set(self.compiled.by_pass_and_kind) if self.compiled else set()
+        order = sorted(keys, key=lambda key: (PASSES.index(key[0]), list(Kind).index(key[1])))
+        return tuple(self._sort_row(pass_, kind) for pass_, kind in order)
+
+    def sort_executions(self, pass_: Pass | None = None, kind: Kind | None = None) -> tuple[int, int]:
+        """Fewest and most sorts per step over all devices and steps, of the given pass and kind (None: all)."""
+        lows, highs = [], []
+        for file in self._files():
+            wanted = np.array(
+                [
+                    op.sorts if op.kind.is_sort and pass_ in (None, op.pass_) and kind in (None, op.kind) else 0
+                    for op in file.ops
+                ],
+                np.int64,
+            )
+            table = file.by_op
+            per_step = np.zeros((len(file.devices), file.num_steps), np.int64)
+            np.add.at(
+                per_step,
+                (table.keys["device"], table.keys["step"]),
+                table.executions * wanted[table.keys["op"]],
+            )
+            ran = file.step_wall_ps >= 0
+            if ran.any():
+                lows.append(int(per_step[ran].min()))
+                highs.append(int(per_step[ran].max()))
+        return (min(lows), max(highs)) if lows else (0, 0)
+
+    def _sort_row(self, pass_: Pass, kind: Kind) -> SortRow:
+        compiled = self.compiled
+        return SortRow(
+            pass_=pass_,
+            kind=kind,
+            executed=self.sort_executions(pass_, kind),
+            compiled=compiled.by_pass_and_kind.get((pass_, kind), 0) if compiled else None,
+            self_ps=self.self_ps_of_ops(lambda op: op.kind is kind and op.pass_ is pass_),
+        )
+
+    def _executed_keys(self) -> set[tuple[Pass, Kind]]:
+        return {
+            (file.ops[k].pass_, file.ops[k].kind)
+            for file in self._files()
+            for k in np.unique(file.by_op.keys["op"]).tolist()
+        }
+
+    def _files(self) -> list[FileFacts]:
+        return [file for session in self.sessions for file in session]
+
+    def _indices(self, key: str) -> tuple[int, ...]:
+        found = {int(k) for file in self._files() for k in np.unique(file.by_place.keys[key])}
+        return tuple(sorted(found - {-1}))
+
+    def _samples(
+        self,
+        table_of: Callable[[FileFacts], Totals],
+        chosen: Callable[[FileFacts], NDArray[np.bool_]],
+    ) -> Blocks:
+        blocks = []
+        for session in self.sessions:
+            steps = min(file.num_steps for file in session)
+            total = np.zeros(steps, np.int64)
+            devices = 0
+            for file in session:
+                table, keep = table_of(file), chosen(file)
+                step = table.keys["step"][keep]
+                inside = step < steps
+                np.add.at(total, step[inside], table.self_ps[keep][inside])
+                devices += int(np.count_nonzero((file.step_wall_ps >= 0).any(axis=1)))
+            blocks.append(total / max(devices, 1))
+        return tuple(blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How to read a trace: which session and module, what layers and chunks are called, whether to read a torso."""
+
+    session: str | None = None
+    module: str | None = None
+    patterns: ScopePatterns = DEFAULT_PATTERNS
+    partial: bool = False
+
+
+def load(path: str | os.PathLike[str], *, variant: str | None = None, options: LoadOptions | None = None) -> Trace:
+    """Open a trace file, a profile or log directory, or one variant of a run.
+
+    Raises UserError where there is nothing to read, or a run has several variants and none is named.
+    """
+    options = options or LoadOptions()
+    where = os.fspath(path)
+    if "://" not in where and is_run(Path(where)):
+        run = load_run(Path(where))
+        names = [v.name for v in run.manifest.variants]
+        if variant is None and len(names) > 1:
+            raise UserError(f"{where} is a run with the variants {', '.join(names)}: name one of them.")
+        return _load_variant(run, run.variant(variant or names[0]), options)
+    if variant is not None:
+        raise UserError(f"{where} is a trace, not a run: it has no variants to choose from.")
+    sources = find_sources(where, options.session)
+    files = tuple(
+        file_facts(read_xspace(source, partial=options.partial), None, options.patterns, options.module)
+        for source in sources.files
+    )
+    return Trace(
+        name=Path(where.rstrip("/")).name.removesuffix(".gz").removesuffix(".xplane.pb"),
+        path=where,
+        sessions=(files,),
+        module=files[0].module,
+        variant=None,
+    )
+
+
+def load_variants(run: Run, names: Sequence[str], options: LoadOptions | None = None) -> tuple[Trace, ...]:
+    """Open several variants of a run. Raises UserError for a name the run does not have."""
+    return tuple(_load_variant(run, run.variant(name), options or LoadOptions()) for name in names)
+
+
+def _load_variant(run: Run, variant: CompiledVariant, options: LoadOptions) -> Trace:
+    module = Module((run.path / variant.hlo_proto).read_bytes())
+    sessions = tuple(
+        tuple(
+            file_facts(
+                read_xspace(run.path / file.path, partial=options.partial),
+                {variant.module: module},
+                options.patterns,
+                options.module or variant.module,
+            )
+            for file in session.xplane_files
+        )
+        for session in run.sessions_of(variant.name)
+    )
+    return Trace(variant.name, str(run.path), sessions, module, variant)

@@ -17,6 +17,11 @@ from numpy.typing import NDArray
 
 from analyzers.reading.columns import ABSENT
 
+try:
+    from analyzers.reading import _walker
+except ImportError:  # The extension is optional; then this is slower.
+    _walker = None  # type: ignore[assignment]
+
 TOLERANCE_PS = 2000
 _MAX = 2**63 - 1
 
@@ -40,6 +45,27 @@ def enclosing(
 
     """
     parent = np.full(len(start_ps), -1, np.int32)
+    if _walker is not None:
+        _walker.nest(
+            np.ascontiguousarray(line_first, np.int64),
+            np.ascontiguousarray(line_last, np.int64),
+            np.ascontiguousarray(start_ps, np.int64),
+            np.ascontiguousarray(duration_ps, np.int64),
+            tolerance_ps,
+            parent,
+        )
+        return parent
+    return _enclosing_in_python(line_first, line_last, start_ps, duration_ps, tolerance_ps, parent)
+
+
+def _enclosing_in_python(
+    line_first: NDArray[np.int64],
+    line_last: NDArray[np.int64],
+    start_ps: NDArray[np.int64],
+    duration_ps: NDArray[np.int64],
+    tolerance_ps: int,
+    parent: NDArray[np.int32],
+) -> NDArray[np.int32]:
     for first, last in zip(line_first.tolist(), line_last.tolist(), strict=True):
         parent[first:last] = _line_parents(
             first, start_ps[first:last].tolist(), duration_ps[first:last].tolist(), tolerance_ps

@@ -7,8 +7,9 @@ columns. What is small (names, metadata, HLO protos) goes through protobuf eithe
 from __future__ import annotations
 
 import os
-import warnings
+import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from google.protobuf.message import DecodeError
@@ -53,11 +54,11 @@ def read_xspace(
     """
     file = path if isinstance(path, Source) else source(os.fspath(path))
     data = file.read()
-    found = structure.scan(data)
+    walker, splitter, active = _chosen(reader, data)
+    found = structure.scan(data, splitter)
     _refuse_unreadable(file.path, len(data), found, partial)
     tables = _tables(data, found.planes)
     damage = tables.damage or found.damage
-    walker: Walker = PythonWalker(data)
     for span, context in zip(found.planes, tables.contexts, strict=False):
         broken = _walk_plane(walker, span, context, damage)
         if broken is not None:
@@ -90,7 +91,7 @@ def read_xspace(
         hlo_protos=tables.hlo_protos,
         errors=tuple(text(message) for message in (*top.errors, *top.warnings)),
         cut_at_byte=damage.offset if damage is not None else None,
-        reader="python",
+        reader=active,
     )
 
 
@@ -162,10 +163,36 @@ def _cut_error(path: str, size: int, found: Structure, damage: Damage) -> UserEr
     )
 
 
-def warn_once_without_extension() -> None:
-    """Say, once per process, that the slow reader is in use."""
-    warnings.warn(
-        "the C extension of moe-prof was not built: traces are read by a slower reader on protobuf",
-        RuntimeWarning,
-        stacklevel=3,
+def active_reader() -> Literal["c", "python"]:
+    """Return which reader `auto` means here: `c` where the extension was built, else `python`."""
+    try:
+        import analyzers.reading._walker  # noqa: F401
+    except ImportError:
+        return "python"
+    return "c"
+
+
+def _chosen(reader: Reader, data: memoryview) -> tuple[Walker, structure.PlaneSplitter, Literal["c", "python"]]:
+    """Return the walker that `reader` names, with what goes with it."""
+    if reader == "auto":
+        reader = active_reader()
+        if reader == "python":
+            _say_once_that_it_is_slow()
+    if reader == "python":
+        return PythonWalker(data), structure.split_plane, "python"
+    try:
+        from analyzers.reading import c_reader
+    except ImportError:
+        raise UserError(
+            "The C extension of moe-prof is not built here: install a C compiler and moe-prof again, or use "
+            "the Python reader."
+        ) from None
+    return c_reader.CWalker(data), c_reader.split_plane, "c"
+
+
+@cache
+def _say_once_that_it_is_slow() -> None:
+    print(
+        "moe-prof: the C extension was not built here, so traces are read by a slower reader on protobuf.",
+        file=sys.stderr,
     )

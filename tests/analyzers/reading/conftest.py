@@ -3,6 +3,6 @@
 import pytest
 
 
-@pytest.fixture(params=["python"])
+@pytest.fixture(params=["c", "python"])
 def reader(request) -> str:
     return request.param

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from analyzers.reading import nesting
 from analyzers.reading.columns import ABSENT
 from analyzers.reading.nesting import enclosing
 from analyzers.reading.xspace import read_xspace
@@ -15,6 +16,14 @@ def parents(rows, lines=None, tolerance=2000):
     lines = lines or [(0, len(rows))]
     first, last = (np.array(ends, np.int64) for ends in zip(*lines, strict=True))
     return enclosing(first, last, np.ascontiguousarray(start), np.ascontiguousarray(duration), tolerance).tolist()
+
+
+@pytest.fixture(autouse=True, params=["c", "python"])
+def implementation(request, monkeypatch):
+    if request.param == "python":
+        monkeypatch.setattr(nesting, "_walker", None)
+    else:
+        assert nesting._walker is not None
 
 
 def test_a_while_encloses_its_body_and_not_what_follows():
@@ -80,6 +89,7 @@ def nests(draw):
     return rows
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(nests(), st.randoms(use_true_random=False))
 def test_a_nest_shaken_within_half_the_tolerance_is_found_again(rows, random):
     """Ends are moved by up to half a tick, as a rounded clock does; starts keep their order."""
@@ -98,6 +108,27 @@ def test_a_nest_shaken_within_half_the_tolerance_is_found_again(rows, random):
     for new, (got, want) in enumerate(zip(found, expected, strict=True)):
         if new not in ambiguous and want not in ambiguous and got not in ambiguous:
             assert got == want
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.integers(0, 30), st.integers(-(2**63), 2**63 - 1)),
+            st.one_of(st.integers(-3, 30), st.integers(-(2**63), 2**63 - 1)),
+        )
+    ),
+    st.integers(0, 10),
+)
+def test_both_implementations_agree_on_anything(rows, tolerance):
+    rows.sort(key=lambda row: (row[0], -row[1]))
+    walker = nesting._walker
+    nesting._walker = None
+    try:
+        slow = parents(rows, tolerance=tolerance)
+    finally:
+        nesting._walker = walker
+    assert parents(rows, tolerance=tolerance) == slow
 
 
 def test_no_op_of_the_real_tpu_trace_nests(real_traces):

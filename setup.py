@@ -1,0 +1,23 @@
+"""The compiled part of the build; everything else is in pyproject.toml.
+
+The trace walker is optional: where there is no C compiler the package installs without it and reads traces
+with a slower reader on protobuf.
+"""
+
+import sys
+
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        Extension(
+            "analyzers.reading._walker",
+            sources=["analyzers/reading/_walker.c"],
+            depends=["analyzers/reading/_walker_core.h"],
+            extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-std=c11"],
+            py_limited_api=True,
+            optional=True,
+        )
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

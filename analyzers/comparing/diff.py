@@ -1,0 +1,282 @@
+"""What changed between two traces: sorts, time by pass, layer and chunk, ops, buffers.
+
+Everything is matched by what it is (pass, kind, layer, chunk, opcode, shape, scope without numbering), never by
+instruction name: names change with every compilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzers.caveats import Caveat
+from analyzers.comparing.statistics import Blocks, Estimate, Saving, estimate, saving
+from analyzers.counting.buffers import BufferChange, changes, without_numbers
+from analyzers.counting.facts import OpFacts
+from analyzers.counting.kinds import Kind
+from analyzers.counting.scopes import Pass
+from analyzers.counting.totals import PASSES
+from analyzers.trace import SortRow, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class SortDelta:
+    """Sorts of one kind in one pass on both sides; a side that has none of them is None."""
+
+    pass_: Pass
+    kind: Kind
+    a: SortRow | None
+    b: SortRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeDelta:
+    """Time per step of one group of ops on both sides, in ps; a side without such ops is None."""
+
+    label: str
+    a: Estimate | None
+    b: Estimate | None
+    saving: Saving | None
+    """None where a side is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpDelta:
+    """Ops that are the same by pass, opcode, shape and scope without numbering, and their time on both sides."""
+
+    pass_: Pass
+    opcode: str
+    shape: str
+    scope: str
+    time: TimeDelta
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A figure that cannot be had, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BufferTotals:
+    """Bytes of both sides; None where a side does not say."""
+
+    label: str
+    a_bytes: int | None
+    b_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopKBuffers:
+    """Buffers as big as `top_k` copies of the dispatch input, by pass: how many each side has."""
+
+    size_bytes: int
+    dispatch_input_bytes: int
+    a: dict[str, int]
+    b: dict[str, int]
+    a_repeats: int
+    b_repeats: int
+    """Those of them that a repeat of the tokens fills (a broadcast or a copy in the scope `repeat`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """Everything that two traces differ in, as data."""
+
+    a: Trace
+    b: Trace
+    one_program: bool
+    """Both sides are the same program: any difference in time is noise."""
+    sorts: tuple[SortDelta, ...]
+    step_wall: TimeDelta
+    self_time: TimeDelta
+    sort_time: TimeDelta
+    by_pass: tuple[TimeDelta, ...]
+    by_layer: tuple[TimeDelta, ...]
+    by_chunk: tuple[TimeDelta, ...]
+    unattributed: TimeDelta
+    """Ops without a layer."""
+    per_chunk_per_layer: dict[str, Saving] | Unknown
+    """By pass, and `step` for all passes: the saving of a step divided by layers × chunks."""
+    ops: tuple[OpDelta, ...]
+    """Largest changes of self time by op, matched across compilations."""
+    buffer_totals: tuple[BufferTotals, ...] | Unknown
+    buffer_changes: tuple[BufferChange, ...] | Unknown
+    top_k_buffers: TopKBuffers | Unknown
+    caveats: tuple[Caveat, ...]
+
+
+def diff(a: Trace, b: Trace, *, top: int = 10) -> Diff:
+    """Compare two traces; savings are positive where `b` took less. `top` limits the rows of `ops`."""
+    passes = [p for p in PASSES if p in a.passes or p in b.passes]
+    layers = sorted(set(a.layers) | set(b.layers))
+    chunks = sorted(set(a.chunks) | set(b.chunks))
+    by_pass = tuple(_delta(p.value, a, b, lambda t, p=p: t.self_ps(pass_=p)) for p in passes)  # type: ignore[misc]
+    self_time = _delta("all ops", a, b, lambda t: t.self_ps())
+    return Diff(
+        a=a,
+        b=b,
+        one_program=_one_program(a, b),
+        sorts=_sorts(a, b),
+        step_wall=_delta("step", a, b, lambda t: t.step_wall_ps),
+        self_time=self_time,
+        sort_time=_delta("sorts", a, b, lambda t: t.self_ps_of_ops(lambda op: op.kind.is_sort)),
+        by_pass=by_pass,
+        by_layer=tuple(
+            _delta(f"layer {k}", a, b, lambda t, k=k: t.self_ps(layer=k))  # type: ignore[misc]
+            for k in layers
+        ),
+        by_chunk=tuple(
+            _delta(f"chunk {k}", a, b, lambda t, k=k: t.self_ps(chunk=k))  # type: ignore[misc]
+            for k in chunks
+        ),
+        unattributed=_delta("no layer", a, b, lambda t: t.self_ps(layer=-1)),
+        per_chunk_per_layer=_per_chunk_per_layer(by_pass, self_time, layers, chunks),
+        ops=_ops(a, b, top),
+        buffer_totals=_buffer_totals(a, b),
+        buffer_changes=_buffer_changes(a, b),
+        top_k_buffers=_top_k_buffers(a, b),
+        caveats=_caveats(a, b),
+    )
+
+
+def _delta(label: str, a: Trace, b: Trace, samples: Callable[[Trace], Blocks]) -> TimeDelta:
+    return _delta_of(label, samples(a), samples(b))
+
+
+def _delta_of(label: str, blocks_a: Blocks, blocks_b: Blocks) -> TimeDelta:
+    present_a, present_b = (any(np.any(block) for block in blocks) for blocks in (blocks_a, blocks_b))
+    enough = all(any(len(block) for block in blocks) for blocks in (blocks_a, blocks_b))
+    return TimeDelta(
+        label=label,
+        a=estimate(blocks_a) if present_a else None,
+        b=estimate(blocks_b) if present_b else None,
+        saving=saving(blocks_a, blocks_b) if enough and (present_a or present_b) else None,
+    )
+
+
+def _one_program(a: Trace, b: Trace) -> bool:
+    return a.variant is not None and b.variant is not None and a.variant.fingerprint == b.variant.fingerprint
+
+
+def _sorts(a: Trace, b: Trace) -> tuple[SortDelta, ...]:
+    rows_a = {(row.pass_, row.kind): row for row in a.sorts}
+    rows_b = {(row.pass_, row.kind): row for row in b.sorts}
+    kinds = list(Kind)
+    keys = sorted(rows_a.keys() | rows_b.keys(), key=lambda k: (PASSES.index(k[0]), kinds.index(k[1])))
+    return tuple(SortDelta(p, k, rows_a.get((p, k)), rows_b.get((p, k))) for p, k in keys)
+
+
+def _per_chunk_per_layer(
+    by_pass: Iterable[TimeDelta], whole: TimeDelta, layers: list[int], chunks: list[int]
+) -> dict[str, Saving] | Unknown:
+    if not layers:
+        return Unknown("no scope and no loop tells the layers")
+    if not chunks:
+        return Unknown("no scope and no loop tells the chunks")
+    parts = len(layers) * len(chunks)
+    rows = {row.label: row.saving.scaled(parts) for row in by_pass if row.saving is not None}
+    if whole.saving is not None:
+        rows["step"] = whole.saving.scaled(parts)
+    return rows
+
+
+OpKey = tuple[Pass, str, str, str]
+
+
+def _op_key(op: OpFacts) -> OpKey:
+    return op.pass_, op.opcode, op.shape, without_numbers(op.scope)
+
+
+def _ops(a: Trace, b: Trace, top: int) -> tuple[OpDelta, ...]:
+    blocks_a, blocks_b = _samples_by_op(a), _samples_by_op(b)
+    zero_a = tuple(np.zeros_like(block) for block in a.self_ps())
+    zero_b = tuple(np.zeros_like(block) for block in b.self_ps())
+    rows = [
+        OpDelta(*key, _delta_of(key[1], blocks_a.get(key, zero_a), blocks_b.get(key, zero_b)))
+        for key in dict.fromkeys((*blocks_a, *blocks_b))
+    ]
+    rows.sort(key=lambda row: -abs(row.time.saving.value) if row.time.saving else 0.0)
+    return tuple(rows[:top])
+
+
+def _samples_by_op(trace: Trace) -> dict[OpKey, Blocks]:
+    """Self time per step, mean over devices, of each group of ops that are the same by `_op_key`."""
+    result: dict[OpKey, list[np.ndarray]] = {}
+    for number, session in enumerate(trace.sessions):
+        steps = min(file.num_steps for file in session)
+        devices = sum(int(np.count_nonzero((f.step_wall_ps >= 0).any(axis=1))) for f in session)
+        for file in session:
+            table = file.by_op
+            keys = [_op_key(op) for op in file.ops]
+            numbers = {key: n for n, key in enumerate(dict.fromkeys(keys))}
+            of_op = np.array([numbers[key] for key in keys], np.int64)
+            sums = np.zeros((len(numbers), max(file.num_steps, steps)), np.int64)
+            np.add.at(sums, (of_op[table.keys["op"]], table.keys["step"]), table.self_ps)
+            for key, n in numbers.items():
+                if not sums[n].any():
+                    continue
+                blocks = result.setdefault(key, [])
+                while len(blocks) <= number:
+                    blocks.append(np.zeros(min(f.num_steps for f in trace.sessions[len(blocks)])))
+                blocks[number] = blocks[number] + sums[n, :steps] / max(devices, 1)
+    for blocks in result.values():
+        while len(blocks) < len(trace.sessions):
+            blocks.append(np.zeros(min(f.num_steps for f in trace.sessions[len(blocks)])))
+    return {key: tuple(blocks) for key, blocks in result.items()}
+
+
+def _buffer_totals(a: Trace, b: Trace) -> tuple[BufferTotals, ...] | Unknown:
+    if a.buffers is None or b.buffers is None:
+        return Unknown(_no_buffers(a, b))
+    memory_a, memory_b = (t.variant.memory if t.variant else None for t in (a, b))
+    return (
+        BufferTotals(
+            "peak",
+            memory_a.peak_bytes if memory_a else None,
+            memory_b.peak_bytes if memory_b else None,
+        ),
+        BufferTotals("temporary", a.buffers.temp_bytes, b.buffers.temp_bytes),
+        BufferTotals("arguments", a.buffers.argument_bytes, b.buffers.argument_bytes),
+    )
+
+
+def _buffer_changes(a: Trace, b: Trace) -> tuple[BufferChange, ...] | Unknown:
+    if a.buffers is None or b.buffers is None:
+        return Unknown(_no_buffers(a, b))
+    return changes(a.buffers, b.buffers)
+
+
+def _no_buffers(a: Trace, b: Trace) -> str:
+    missing = [t.name for t in (a, b) if t.buffers is None]
+    return f"no buffer assignment for {' and '.join(missing)}"
+
+
+def _top_k_buffers(a: Trace, b: Trace) -> TopKBuffers | Unknown:
+    if a.variant is None or b.variant is None:
+        return Unknown("only a run knows the bytes of its dispatch input")
+    if a.buffers is None or b.buffers is None:
+        return Unknown(_no_buffers(a, b))
+    size = a.variant.top_k_buffer_bytes
+    if size != b.variant.top_k_buffer_bytes:
+        return Unknown("the two sides have different dispatch inputs")
+
+    def by_pass(trace: Trace) -> dict[str, int]:
+        found = trace.buffers.of_size(size) if trace.buffers else ()
+        return {p.value: n for p in PASSES if (n := sum(buffer.pass_ is p for buffer in found))}
+
+    def repeats(trace: Trace) -> int:
+        found = trace.buffers.of_size(size) if trace.buffers else ()
+        return sum("broadcast" in b.opcode and "repeat" in b.scope for b in found)
+
+    return TopKBuffers(size, a.variant.dispatch_input_bytes, by_pass(a), by_pass(b), repeats(a), repeats(b))
+
+
+def _caveats(a: Trace, b: Trace) -> tuple[Caveat, ...]:
+    both = set(a.caveats) & set(b.caveats)
+    shared = [c for c in a.caveats if c in both]
+    own = [Caveat(c.name, f"{t.name}: {c.message}", c.lower_bound) for t in (a, b) for c in t.caveats if c not in both]
+    return (*shared, *own)

@@ -1,0 +1,198 @@
+"""One trace as a document: what `moe-prof show` prints."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analyzers.comparing.statistics import estimate
+from analyzers.showing.format import NOT_AVAILABLE, estimate_us, executions, microseconds, ratio, short_scope, size
+from analyzers.showing.tables import Cell, Column, Document, Paragraph, Table, cells
+from analyzers.trace import Trace
+
+MAX_ROWS = 16
+"""Rows of a per-layer table before the middle is left out; JSON has them all."""
+
+
+def trace_document(trace: Trace, top: int = 10) -> Document:
+    """Return the document of one trace; `top` limits the ops and buffers that are listed."""
+    parts: list[Table | Paragraph] = [_sort_table(trace), _time_table(trace)]
+    parts += [table for table in (_index_table(trace, "layer"), _index_table(trace, "chunk")) if table]
+    parts.append(_op_table(trace, top))
+    if len(trace.sessions[0][0].programs) > 1:
+        parts.append(_program_table(trace))
+    parts.append(_buffer_part(trace, top))
+    return Document(heading(trace), tuple(parts), tuple(c.message for c in trace.caveats))
+
+
+def heading(trace: Trace) -> str:
+    """Return one line that says what was measured, on what."""
+    first = trace.sessions[0][0]
+    types = ", ".join(first.device_types)
+    devices = f"{len(trace.devices)} × {types}" if types else _devices(trace.devices)
+    sessions = len(trace.sessions)
+    steps = f"{trace.num_steps} steps" + (f" in {sessions} sessions" if sessions > 1 else "")
+    return f"{trace.name}: {steps} of module {first.module_name or NOT_AVAILABLE}, told by {first.step_source}, on {devices}"
+
+
+def _devices(names: tuple[str, ...]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{names[0]} … {names[-1]} ({len(names)} devices)"
+
+
+def _sort_table(trace: Trace) -> Table | Paragraph:
+    if not trace.sorts:
+        return Paragraph("Sorts: none in this module's steps.")
+    rows = []
+    for row in trace.sorts:
+        agrees = row.compiled is None or row.executed == (row.compiled, row.compiled)
+        rows.append(
+            cells(
+                row.pass_.value,
+                row.kind.value,
+                Cell(executions(row.executed, trace.at_least), "" if agrees else "bad"),
+                NOT_AVAILABLE if row.compiled is None else str(row.compiled),
+                estimate_us(estimate(row.self_ps)),
+            )
+        )
+    total = trace.sort_executions()
+    compiled = sum(trace.compiled.by_pass_and_kind.values()) if trace.compiled else None
+    rows.append(
+        cells(
+            "all",
+            "",
+            executions(total, trace.at_least),
+            NOT_AVAILABLE if compiled is None else str(compiled),
+            estimate_us(estimate(trace.self_ps_of_ops(lambda op: op.kind.is_sort))),
+        )
+    )
+    notes = tuple(f"not counted as compiled: {reason}" for reason in (trace.compiled.unknown if trace.compiled else ()))
+    return Table(
+        "Sorts per step and device",
+        (
+            Column("pass", numeric=False),
+            Column("kind", numeric=False),
+            Column("executed"),
+            Column("compiled"),
+            Column("µs per step: median (min–max)"),
+        ),
+        tuple(rows),
+        total_rows=1,
+        footnotes=notes,
+    )
+
+
+def _time_table(trace: Trace) -> Table:
+    rows = [cells(p.value, estimate_us(estimate(trace.self_ps(pass_=p)))) for p in trace.passes]
+    rows.append(cells("all ops", estimate_us(estimate(trace.self_ps()))))
+    rows.append(cells("step, wall time of the slowest device", estimate_us(estimate(trace.step_wall_ps))))
+    return Table(
+        "Time per step: self time of ops, mean over devices",
+        (Column("pass", numeric=False), Column("µs: median (min–max)")),
+        tuple(rows),
+        total_rows=2,
+    )
+
+
+def _index_table(trace: Trace, what: str) -> Table | None:
+    indices = trace.layers if what == "layer" else trace.chunks
+    if not indices:
+        return None
+
+    def row(k: int) -> tuple[Cell, ...]:
+        blocks = trace.self_ps(layer=k) if what == "layer" else trace.self_ps(chunk=k)
+        return cells(str(k), estimate_us(estimate(blocks)))
+
+    rest = trace.self_ps(layer=-1) if what == "layer" else trace.self_ps(chunk=-1)
+    rows = [*abridged([row(k) for k in indices], 2), cells(f"no {what}", estimate_us(estimate(rest)))]
+    return Table(
+        f"Time per step by {what}",
+        (Column(what, numeric=False), Column("µs: median (min–max)")),
+        tuple(rows),
+        total_rows=1,
+    )
+
+
+def abridged(rows: list[tuple[Cell, ...]], width: int) -> list[tuple[Cell, ...]]:
+    """Return the rows, with the middle of a long list replaced by one row that says so."""
+    if len(rows) <= MAX_ROWS:
+        return rows
+    half = MAX_ROWS // 2
+    gap = cells(f"… {len(rows) - 2 * half} more (--json has all)", *[""] * (width - 1))
+    return [*rows[:half], gap, *rows[-half:]]
+
+
+def _op_table(trace: Trace, top: int) -> Table:
+    file = trace.sessions[0][0]
+    table = file.by_op
+    time = np.bincount(table.keys["op"], weights=table.self_ps, minlength=len(file.ops))
+    times_run = np.bincount(table.keys["op"], weights=table.executions, minlength=len(file.ops))
+    shares = max(file.num_steps, 1) * max(len(np.unique(table.keys["device"])), 1)
+    rows = []
+    for k in np.argsort(-time, kind="stable")[:top].tolist():
+        if time[k] == 0:
+            break
+        op = file.ops[k]
+        rows.append(
+            cells(
+                op.name,
+                op.pass_.value,
+                op.kind.value,
+                f"{times_run[k] / shares:g}",
+                str(op.expected) if op.expected >= 0 else NOT_AVAILABLE,
+                microseconds(time[k] / shares),
+                short_scope(op.scope),
+            )
+        )
+    return Table(
+        f"Ops with most self time ({len(rows)} of {np.count_nonzero(times_run)}), per step and device",
+        (
+            Column("op", numeric=False),
+            Column("pass", numeric=False),
+            Column("kind", numeric=False),
+            Column("executed"),
+            Column("compiled"),
+            Column("µs, mean"),
+            Column("scope", numeric=False),
+        ),
+        tuple(rows),
+    )
+
+
+def _program_table(trace: Trace) -> Table:
+    file = trace.sessions[0][0]
+    ordered = sorted(file.programs, key=lambda p: -p.self_ps)
+    rows = abridged([cells(p.name, str(p.runs), microseconds(p.self_ps)) for p in ordered], 3)
+    if file.outside_ps:
+        rows.append(cells("no module (copies, memsets)", "", microseconds(file.outside_ps)))
+    return Table(
+        "Modules that ran, all devices" + (", first session" if len(trace.sessions) > 1 else ""),
+        (Column("module", numeric=False), Column("executions"), Column("self time, µs")),
+        tuple(rows),
+    )
+
+
+def _buffer_part(trace: Trace, top: int) -> Table | Paragraph:
+    found = trace.buffers
+    if found is None:
+        return Paragraph(f"Buffers: {NOT_AVAILABLE}, the trace holds no buffer assignment of the module.")
+    reference = trace.variant.dispatch_input_bytes if trace.variant else None
+    rows = [
+        cells(
+            b.shape, b.opcode, b.pass_.value, size(b.size_bytes), ratio(b.size_bytes, reference), short_scope(b.scope)
+        )
+        for b in found.buffers[:top]
+    ]
+    peak = trace.variant.memory.peak_bytes if trace.variant and trace.variant.memory else None
+    totals = f"temporary {size(found.temp_bytes)}, arguments {size(found.argument_bytes)}"
+    totals += f", peak {size(peak)}" if peak is not None else ""
+    return Table(
+        f"Largest buffers ({len(rows)} of {len(found.buffers)}); {totals}",
+        (
+            Column("shape", numeric=False),
+            Column("made by", numeric=False),
+            Column("pass", numeric=False),
+            Column("size"),
+            Column("× dispatch input"),
+            Column("scope", numeric=False),
+        ),
+        tuple(rows),
+    )

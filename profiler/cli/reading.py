@@ -1,0 +1,73 @@
+"""Options and opening of traces that `show` and `diff` share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from analyzers.errors import UserError
+
+if TYPE_CHECKING:
+    from analyzers.trace import LoadOptions, Trace
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--session", metavar="NAME", help="Profiling session of a log directory; the latest by default."),
+    click.option(
+        "--module", metavar="REGEX", help="Module whose runs are the steps; the one with most time by default."
+    ),
+    click.option("--layer-scope", metavar="REGEX", help="What a layer is called in scope paths; a group is its index."),
+    click.option("--chunk-scope", metavar="REGEX", help="What a chunk is called in scope paths; a group is its index."),
+    click.option(
+        "--partial", is_flag=True, help='Read what is whole of a truncated trace; figures are then "at least".'
+    ),
+)
+
+
+def reading_options(function: _F) -> _F:
+    """Add the options that say how to read a trace."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def read_options(values: Mapping[str, Any]) -> LoadOptions:
+    """Return the options as `load` takes them. Raises UserError for a bad regular expression."""
+    from analyzers.counting.scopes import DEFAULT_PATTERNS, ScopePatterns
+    from analyzers.trace import LoadOptions
+
+    _pattern("--module", values["module"])
+    return LoadOptions(
+        session=values["session"],
+        module=values["module"],
+        patterns=ScopePatterns(
+            layer=_pattern("--layer-scope", values["layer_scope"]) or DEFAULT_PATTERNS.layer,
+            chunk=_pattern("--chunk-scope", values["chunk_scope"]) or DEFAULT_PATTERNS.chunk,
+        ),
+        partial=values["partial"],
+    )
+
+
+def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(text) if text is not None else None
+    except re.error as error:
+        raise UserError(f"{option} {text!r} is not a regular expression: {error}.") from error
+
+
+def traces_of(path: str, variants: Sequence[str], options: LoadOptions) -> tuple[Trace, ...]:
+    """Open a trace, or the named variants of a run (all of them if none is named)."""
+    from analyzers.reading.run import is_run, load_run
+    from analyzers.trace import load, load_variants
+
+    if "://" not in path and is_run(Path(path)):
+        run = load_run(Path(path))
+        return load_variants(run, variants or [v.name for v in run.manifest.variants], options)
+    if variants:
+        raise UserError(f"{path} is a trace, not a run: it has no variants to choose from.")
+    return (load(path, options=options),)

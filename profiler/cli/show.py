@@ -1,0 +1,44 @@
+"""`moe-prof show`: one trace, or every variant of a run."""
+
+from __future__ import annotations
+
+import click
+
+from profiler.cli.reading import read_options, reading_options, traces_of
+
+
+@click.command(short_help="One trace: sorts, time per layer and chunk, buffers.")
+@click.argument("path", type=click.Path(path_type=str))
+@click.option(
+    "--variant", "variants", multiple=True, metavar="NAME", help="Show only this variant of a run; repeatable."
+)
+@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Ops and buffers to list.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema in docs/json.md) instead of tables.")
+@reading_options
+@click.pass_context
+def command(
+    ctx: click.Context, path: str, variants: tuple[str, ...], top: int, as_json: bool, **reading: object
+) -> None:
+    """Show sorts, time and buffers of PATH.
+
+    PATH is a trace file (.xplane.pb), a profile or log directory, or a run that `moe-prof capture` wrote.
+
+    \b
+    moe-prof show RUN                      every variant of a run
+    moe-prof show RUN --variant cached     one of them
+    moe-prof show logs/host.xplane.pb      any trace of JAX or XLA
+    moe-prof show logs --session 2026_01_31_12_00_00
+    """
+    traces = traces_of(path, variants, read_options(reading))
+    if as_json:
+        from analyzers.showing.as_json import show_json
+
+        click.echo(show_json(traces))
+        return
+    from analyzers.showing.text import print_document
+    from analyzers.showing.trace_document import trace_document
+
+    for number, trace in enumerate(traces):
+        if number:
+            click.echo()
+        print_document(trace_document(trace, top), color=ctx.color)

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from analyzers.errors import UserError
-from analyzers.reading.run import MANIFEST, Manifest, Run, Session, load_run
+from analyzers.reading.run import MANIFEST, CompiledVariant, Manifest, Run, Session, load_run
 from profiler import backends
-from profiler.compiled import Compiled, compile_program
+from profiler.compiled import Compiled, compile_program, keep_embedded
 from profiler.files import open_permissions, sync_folder, write_whole
 from profiler.readback import check_session
 from profiler.recording import bare_paths, device_record, flags_record, machine_record, trace_file
@@ -89,10 +89,10 @@ def capture(request: CaptureRequest, progress: Report | None = None) -> Run:
             workload=request.workload,
             mode=request.mode,
             config=asdict(request.config),
-            variants=tuple(variant.record for variant in variants),
+            variants=variants,
             rounds=request.rounds,
             steps=request.steps,
-            sessions=tuple(sessions),
+            sessions=sessions,
             device=device_record(devices),
             versions=installed_versions(),
             flags=flags_record(backends.profiler_options(devices[0].platform)),
@@ -116,12 +116,13 @@ def _measure(
     devices: Sequence[jax.Device],
     folder: Path,
     report: Report,
-) -> tuple[list[Compiled], list[Session]]:
+) -> tuple[tuple[CompiledVariant, ...], tuple[Session, ...]]:
     total = len(programs) * (1 + request.rounds)
     variants: list[Compiled] = []
     for program in programs:
         report(Progress("compile", program.variant, None, len(variants), total))
         variants.append(compile_program(program, folder))
+    records = {variant.record.name: variant.record for variant in variants}
     options = backends.profiler_options(devices[0].platform)
     sessions: list[Session] = []
     for number, variant in session_order(request.rounds, variants):
@@ -136,7 +137,7 @@ def _measure(
         del step
         report(Progress("read back", name, number, done, total))
         files = sorted(place.glob("plugins/profile/*/*.xplane.pb"))
-        check_session(files, module, request.steps)
+        records[name] = keep_embedded(records[name], check_session(files, module, request.steps), folder)
         sessions.append(
             Session(
                 round=number,
@@ -149,7 +150,7 @@ def _measure(
             )
         )
     report(Progress("write", done=total, total=total))
-    return variants, sessions
+    return tuple(records.values()), tuple(sessions)
 
 
 def _check_request(request: CaptureRequest) -> None:

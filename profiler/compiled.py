@@ -1,13 +1,14 @@
 """One variant, compiled: the step that runs, and what the compiler says of it, kept beside the traces.
 
-A trace may lack the compiled module (jax-ml/jax issue 37533), so a run stores it itself.
+A trace may lack the compiled module (jax-ml/jax issue 37533), so a run stores it itself, and takes the copy
+of a trace where that is the fuller one.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,31 @@ def compile_program(program: Program, folder: Path) -> Compiled:
             top_k_buffer_bytes=program.top_k_buffer_bytes,
         ),
     )
+
+
+def keep_embedded(record: CompiledVariant, embedded: bytes | None, folder: Path) -> CompiledVariant:
+    """Store the copy of the program that a trace embeds in place of the compiler's, if it says more of buffers.
+
+    On CPU it adds the heap simulation, from which one can tell what is alive when; on TPU the whole buffer
+    assignment. Returns the record as it is afterwards.
+    """
+    if embedded is None:
+        return record
+    ours = hlo_pb2.HloProto.FromString((folder / record.hlo_proto).read_bytes())
+    theirs = hlo_pb2.HloProto.FromString(embedded)
+    richer = theirs.buffer_assignment.ByteSize() > ours.buffer_assignment.ByteSize()
+    if not richer or _instructions(ours) != _instructions(theirs):
+        return record
+    write_whole(folder / record.hlo_proto, embedded)
+    return replace(record, buffer_assignment=True)
+
+
+def _instructions(proto: hlo_pb2.HloProto) -> list[tuple[bytes, bytes]]:
+    return [
+        (instruction.name, instruction.opcode)
+        for computation in proto.hlo_module.computations
+        for instruction in computation.instructions
+    ]
 
 
 def hlo_proto(module: bytes, assignment: bytes) -> bytes:

@@ -16,17 +16,20 @@ STEP_NAME = "step"
 """Name of the host annotation around each step."""
 
 
-def check_session(files: Sequence[Path], module: str, steps: int) -> None:
-    """Raise UserError unless the session's files hold ops of `module` in each of its `steps` steps.
+def check_session(files: Sequence[Path], module: str, steps: int) -> bytes | None:
+    """Check that the session's files hold ops of `module` in each of its `steps` steps; every host's file must.
 
-    Where several hosts wrote a file each, every file must.
+    Returns the serialized xla.HloProto that a trace embeds of the program that ran, None if none does.
+    Raises UserError naming the first step without ops.
     """
+    embedded = None
     if not files:
         raise UserError(f"the profiler wrote no trace of {module}; capture again, with fewer steps.")
     for file in files:
         if file.stat().st_size == 0:
             raise UserError(f"the profiler wrote an empty trace of {module}; capture again, with fewer steps.")
-        found = ops_per_step(read_xspace(file), module)
+        columns = read_xspace(file)
+        found = ops_per_step(columns, module)
         for step in range(steps):
             if not found.get(step):
                 raise UserError(
@@ -35,6 +38,23 @@ def check_session(files: Sequence[Path], module: str, steps: int) -> None:
                 )
         if len(found) != steps:
             raise UserError(f"the trace of {module} has {len(found)} steps instead of {steps}; capture again.")
+        embedded = embedded or embedded_program(columns, module)
+    return embedded
+
+
+def embedded_program(columns: XSpaceColumns, module: str) -> bytes | None:
+    """The HloProto of the program called `module` that ran; None unless the trace has exactly one.
+
+    A trace embeds every program of the process, several of one name among them, told apart by their id.
+    """
+    events = columns.events
+    ids = events.ints.get("program_id")
+    modules = events.strings.get("hlo_module")
+    ran = {metadata.name for plane in columns.planes if plane.kind is PlaneKind.TPU for metadata in plane.metadata}
+    if ids is not None and modules is not None and module in columns.strings:
+        ran |= {f"{module}({number})" for number in np.unique(ids[modules == columns.strings.index(module)])}
+    protos = [proto for name, proto in columns.hlo_protos.items() if name in ran and name.startswith(f"{module}(")]
+    return protos[0] if len(protos) == 1 else None
 
 
 def ops_per_step(columns: XSpaceColumns, module: str) -> dict[int, int]:

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
@@ -92,9 +91,9 @@ def command(
     with _shown_progress() as report:
         run = capture(request, report)
     if as_json:
-        click.echo(json.dumps({"path": str(run.path)} | asdict(run.manifest), indent=2))
+        click.echo(json.dumps({"path": str(run.path)} | json.loads(run.manifest.to_json()), indent=2))
     else:
-        _print_summary(run)
+        print_summary(run)
 
 
 def _variant_names(workload: str, variants: tuple[str, ...] | None, all_variants: bool) -> tuple[str, ...]:
@@ -114,7 +113,8 @@ def _shown_progress() -> AbstractContextManager[Callable[[Progress], None]]:
     return bar() if sys.stderr.isatty() else lines()
 
 
-def _print_summary(run: Run) -> None:
+def print_summary(run: Run) -> None:
+    """Say what was written, what to know about it, and the next command to type."""
     manifest = run.manifest
     device = manifest.device
     where = f"{device.count} × {device.kind}"

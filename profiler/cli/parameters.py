@@ -58,11 +58,14 @@ def complete_preset(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def complete_variants(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Variant names of the workload already typed, after the last comma."""
-    workload = WORKLOADS.get(ctx.params.get("workload") or "")
+    """Variant names for the shell, after the last comma.
+
+    Those of every workload: click forgets the arguments before an option whose value is still being typed.
+    """
     before, comma, last = incomplete.rpartition(",")
     return [
-        CompletionItem(before + comma + variant.name, help=variant.summary)
-        for variant in (workload.variants if workload else ())
+        CompletionItem(before + comma + variant.name, help=f"{workload.name}: {variant.summary}")
+        for workload in WORKLOADS.values()
+        for variant in workload.variants
         if variant.name.startswith(last)
     ]

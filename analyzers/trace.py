@@ -88,6 +88,17 @@ class Trace:
         """Buffers of the compiled module; None where no buffer assignment is at hand."""
         return buffers(self.module) if self.module else None
 
+    @property
+    def peak_bytes(self) -> int | None:
+        """Most memory one device holds while it runs the module: the compiler's figure, else all allocations.
+
+        jaxlib's figure for CPUs leaves temporary memory out (seen: smaller than that alone); it is not used then.
+        """
+        own = self.variant.memory.peak_bytes if self.variant and self.variant.memory else 0
+        if self.buffers is None:
+            return own or None
+        return own if own > self.buffers.temp_bytes else self.buffers.allocated_bytes
+
     @cached_property
     def layers(self) -> tuple[int, ...]:
         """Layer indices that were told."""

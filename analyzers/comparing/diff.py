@@ -232,13 +232,8 @@ def _samples_by_op(trace: Trace) -> dict[OpKey, Blocks]:
 def _buffer_totals(a: Trace, b: Trace) -> tuple[BufferTotals, ...] | Unknown:
     if a.buffers is None or b.buffers is None:
         return Unknown(_no_buffers(a, b))
-    memory_a, memory_b = (t.variant.memory if t.variant else None for t in (a, b))
     return (
-        BufferTotals(
-            "peak",
-            memory_a.peak_bytes if memory_a else None,
-            memory_b.peak_bytes if memory_b else None,
-        ),
+        BufferTotals("peak", a.peak_bytes, b.peak_bytes),
         BufferTotals("temporary", a.buffers.temp_bytes, b.buffers.temp_bytes),
         BufferTotals("arguments", a.buffers.argument_bytes, b.buffers.argument_bytes),
     )

@@ -41,6 +41,9 @@ class Buffers:
     buffers: tuple[Buffer, ...]
     temp_bytes: int
     argument_bytes: int
+    allocated_bytes: int
+    """All allocations together: what one execution of the module holds at its peak, as every allocation lives as
+    long as the execution (temporary buffers share theirs over time)."""
 
     def of_size(self, size_bytes: int) -> tuple[Buffer, ...]:
         """Return the buffers of exactly this size."""
@@ -98,6 +101,7 @@ def buffers(module: Module) -> Buffers | None:
             if not (a.is_entry_computation_parameter or a.is_constant or a.is_thread_local or a.maybe_live_out)
         ),
         argument_bytes=sum(a.size for a in allocations if a.is_entry_computation_parameter),
+        allocated_bytes=sum(a.size for a in allocations if not a.is_thread_local),
     )
 
 

@@ -289,12 +289,16 @@ class _Builder:
     def build(self) -> OpEvents:
         events = self.columns.events
         run_id = events.ints.get("run_id")
+        # Devices come in the order their events were met; tables want them by number.
+        order = sorted(range(len(self.devices)), key=lambda k: _natural(self.devices[k]))
+        position = np.argsort(np.array(order, np.int32)).astype(np.int32)
+        device = _joined(self.device, np.int32)
         return OpEvents(
-            devices=tuple(self.devices),
+            devices=tuple(self.devices[k] for k in order),
             programs=tuple(self.programs.found),
             ops=tuple(self.ops),
             op=_joined(self.op, np.int32),
-            device=_joined(self.device, np.int32),
+            device=position[device] if len(position) else device,
             line=_joined(self.line, np.int32),
             run_id=self._picked(run_id) if run_id is not None else None,
             start_ps=self._picked(events.start_ps),
@@ -306,6 +310,12 @@ class _Builder:
     def _picked(self, column: NDArray) -> NDArray:  # type: ignore[type-arg]
         parts = [column[rows] for rows in self.rows]
         return parts[0] if len(parts) == 1 else _joined(parts, column.dtype)
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """Return the sort key by which `GPU:10` comes after `GPU:9`."""
+    stem, _, number = name.rpartition(":")
+    return (stem, int(number)) if number.isdigit() else (name, 0)
 
 
 def _joined(parts: list[NDArray], dtype: object) -> NDArray:  # type: ignore[type-arg]

@@ -186,27 +186,32 @@ def _may_be_layers(loops: tuple[Loop, ...], roles: dict[str, str]) -> bool:
 
 def _loop_role(module: Module, loop: Loop, patterns: ScopePatterns) -> str:
     """Return "layer", "chunk" or "" for a loop, by the scope around it and the scope just inside its body."""
-    # `.../layers/while`: the scope the scan was called in. An indexed scope (`layer_1/while`) is a layer that
-    # contains the loop, not the name of the loop.
-    outside = _segments(loop.scope)[-2:-1]
+    # `.../layers/while`: the scope the scan was called in says what it walks. An indexed scope (`layer_1/while`)
+    # is a layer that contains the loop, not the name of the loop.
+    outside = set(_segments(loop.scope)[-2:-1])
     inside = _first_segments_inside(module, loop)
-    for role, pattern in (("chunk", patterns.chunk), ("layer", patterns.layer)):
-        for segment in (*outside, *inside):
-            match = pattern.fullmatch(segment)
-            if match and (not match.groups() or match.group(1) is None):
+    for segments in (outside, inside):
+        for role, pattern in (("chunk", patterns.chunk), ("layer", patterns.layer)):
+            if segments and all(_names_without_index(pattern, segment) for segment in segments):
                 return role
     return ""
 
 
-def _first_segments_inside(module: Module, loop: Loop) -> set[str]:
+def _names_without_index(pattern: re.Pattern[str], segment: str) -> bool:
+    match = pattern.fullmatch(segment)
+    return match is not None and (not match.groups() or match.group(1) is None)
+
+
+def _first_segments_inside(module: Module, loop: Loop) -> Iterable[str]:
+    """Return the first named scopes in a loop's body, those left out that belong to a loop nested in it."""
     prefix = f"{loop.scope}/body/"
     skipped = {"eval_jaxpr", "closed_call", "checkpoint", "rematted_computation", "core_call", "remat"}
-    found = set()
+    found: set[str] = set()
     for instruction in module.computations.get(loop.body, ()):
         if loop.scope and instruction.scope.startswith(prefix):
             rest = [s for s in _segments(instruction.scope[len(prefix) :]) if s not in skipped]
-            found.update(rest[:1] if len(rest) > 1 else ())
-    return found
+            found.update(rest[:1] if len(rest) > 1 and rest[1] != "while" else ())
+    return sorted(found)
 
 
 def _position(loops: tuple[Loop, ...], roles: dict[str, str], role: str) -> int | None:

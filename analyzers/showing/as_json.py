@@ -114,7 +114,7 @@ def _memory(trace: Trace) -> dict[str, Any]:
     return {
         "temp_bytes": found.temp_bytes if found else None,
         "argument_bytes": found.argument_bytes if found else None,
-        "peak_bytes": variant.memory.peak_bytes if variant and variant.memory else None,
+        "peak_bytes": trace.peak_bytes,
         "dispatch_input_bytes": variant.dispatch_input_bytes if variant else None,
         "top_k_buffer_bytes": variant.top_k_buffer_bytes if variant else None,
         "buffers": [_buffer(b) for b in found.buffers] if found else None,

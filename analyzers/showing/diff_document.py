@@ -21,7 +21,6 @@ from analyzers.showing.tables import Cell, Column, Document, Paragraph, Table, c
 from analyzers.showing.trace_document import abridged, heading
 from analyzers.trace import Trace
 
-
 _LONGEST_NAME = 20
 
 
@@ -317,8 +316,7 @@ def top_k_lines(diff: Diff) -> list[str]:
 def _footnotes(diff: Diff) -> tuple[str, ...]:
     rows = [diff.step_wall, diff.self_time, diff.sort_time, *diff.by_pass]
     notes = dict.fromkeys(note for row in rows if row.saving for note in row.saving.footnotes)
-    sums = (diff.self_time, diff.step_wall)
-    if all(row.a for row in sums) and diff.self_time.a and diff.step_wall.a:
-        if diff.self_time.a.median > 1.02 * diff.step_wall.a.median:
-            notes["Ops ran on several threads at once: their self times add up to more than the step took."] = None
+    own, wall = diff.self_time.a, diff.step_wall.a
+    if own and wall and own.median > 1.02 * wall.median:
+        notes["Ops ran on several threads at once: their self times add up to more than the step took."] = None
     return tuple(notes)

@@ -31,7 +31,8 @@ def heading(trace: Trace) -> str:
     devices = f"{len(trace.devices)} × {types}" if types else _devices(trace.devices)
     sessions = len(trace.sessions)
     steps = f"{trace.num_steps} steps" + (f" in {sessions} sessions" if sessions > 1 else "")
-    return f"{trace.name}: {steps} of module {first.module_name or NOT_AVAILABLE}, told by {first.step_source}, on {devices}"
+    module = first.module_name or NOT_AVAILABLE
+    return f"{trace.name}: {steps} of module {module}, told by {first.step_source}, on {devices}"
 
 
 def _devices(names: tuple[str, ...]) -> str:
@@ -181,9 +182,14 @@ def _buffer_part(trace: Trace, top: int) -> Table | Paragraph:
         )
         for b in found.buffers[:top]
     ]
-    peak = trace.variant.memory.peak_bytes if trace.variant and trace.variant.memory else None
-    totals = f"temporary {size(found.temp_bytes)}, arguments {size(found.argument_bytes)}"
-    totals += f", peak {size(peak)}" if peak is not None else ""
+    totals = ", ".join(
+        f"{what} {size(count)}"
+        for what, count in (
+            ("peak", trace.peak_bytes),
+            ("temporary", found.temp_bytes),
+            ("arguments", found.argument_bytes),
+        )
+    )
     return Table(
         f"Largest buffers ({len(rows)} of {len(found.buffers)}); {totals}",
         (

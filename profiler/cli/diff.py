@@ -10,6 +10,7 @@ from analyzers.errors import UserError
 from profiler.cli.reading import read_options, reading_options, traces_of
 
 if TYPE_CHECKING:
+    from analyzers.comparing.diff import Diff
     from analyzers.trace import Trace
 
 
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Ops and buffers to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema in docs/json.md) instead of tables.")
 @reading_options
-@click.pass_context
 def command(
-    ctx: click.Context,
     paths: tuple[str, ...],
     baseline: str | None,
     variants: tuple[str, ...],
@@ -52,7 +51,7 @@ def command(
         if variants or baseline:
             raise UserError("--variant and --baseline choose among the variants of one run, but two paths were given.")
         a, b = (_only(traces_of(path, (), options), path) for path in paths)
-        diffs = (diff(a, b, top=top),)
+        diffs: tuple[Diff, ...] = (diff(a, b, top=top),)
     else:
         base, *others = _ordered(traces_of(paths[0], variants, options), paths[0], baseline)
         diffs = tuple(diff(base, other, top=top) for other in others)
@@ -67,7 +66,7 @@ def command(
     for number, one in enumerate(diffs):
         if number:
             click.echo()
-        print_document(diff_document(one, top), color=ctx.color)
+        print_document(diff_document(one, top), color=click.get_current_context().color)
 
 
 def _only(traces: tuple[Trace, ...], path: str) -> Trace:

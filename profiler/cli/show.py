@@ -15,7 +15,6 @@ from profiler.cli.reading import read_options, reading_options, traces_of
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Ops and buffers to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema in docs/json.md) instead of tables.")
 @reading_options
-@click.pass_context
 def command(
     ctx: click.Context, path: str, variants: tuple[str, ...], top: int, as_json: bool, **reading: object
 ) -> None:
@@ -41,4 +40,4 @@ def command(
     for number, trace in enumerate(traces):
         if number:
             click.echo()
-        print_document(trace_document(trace, top), color=ctx.color)
+        print_document(trace_document(trace, top), color=click.get_current_context().color)

@@ -112,8 +112,8 @@ class Executions:
         if placement is None or depth >= len(placement.loops) or placement.executions is None:
             return None
         trips = [loop.trip_count or 1 for loop in placement.loops]
-        loop = placement.loops[depth]
-        return trips[depth], math.prod(trips[depth + 1 :]), loop.reversed
+        per_iteration = placement.executions // math.prod(trips[: depth + 1])
+        return trips[depth], max(per_iteration, 1), placement.loops[depth].reversed
 
 
 def executions(

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 
 from google.protobuf.message import DecodeError
 
@@ -201,7 +202,8 @@ class Module:
         """Placement of every instruction that executes as one, by name.
 
         Instructions inside fusions, comparators and reducers are absent: they run as part of their caller.
-        A computation with several call sites adds up; its loops are then those of the first.
+        A computation with several call sites adds up; its loops are then those that enclose all of them.
+        The condition of a loop runs once more than its body, so it is not in that loop.
         """
         result: dict[str, Placement] = {}
         self._place(self.entry, Placement((), 1), result)
@@ -224,10 +226,11 @@ class Module:
         loop = self.loops[caller.name]
         if loop.trip_count is None:
             return Placement((*outer.loops, loop), None, f"the trip count of {caller.name} is unknown")
-        # The condition (position 1) is evaluated once more than the body.
-        runs = loop.trip_count + (1 if position == 1 else 0)
+        in_condition = position == 1
+        runs = loop.trip_count + in_condition
         executions = None if outer.executions is None else outer.executions * runs
-        return Placement((*outer.loops, loop), executions, outer.why_unknown)
+        loops = outer.loops if in_condition else (*outer.loops, loop)
+        return Placement(loops, executions, outer.why_unknown)
 
     @cached_property
     def loops(self) -> Mapping[str, Loop]:
@@ -270,9 +273,11 @@ class Module:
 
 
 def _added(known: Placement, other: Placement) -> Placement:
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(known.loops, other.loops, strict=False)))
+    loops = known.loops[:shared]
     if known.executions is None or other.executions is None:
-        return Placement(known.loops, None, known.why_unknown or other.why_unknown)
-    return Placement(known.loops, known.executions + other.executions)
+        return Placement(loops, None, known.why_unknown or other.why_unknown)
+    return Placement(loops, known.executions + other.executions)
 
 
 def _known_trip_count(backend_config: bytes) -> int | None:

@@ -202,7 +202,7 @@ def _names_without_index(pattern: re.Pattern[str], segment: str) -> bool:
     return match is not None and (not match.groups() or match.group(1) is None)
 
 
-def _first_segments_inside(module: Module, loop: Loop) -> Iterable[str]:
+def _first_segments_inside(module: Module, loop: Loop) -> set[str]:
     """Return the first named scopes in a loop's body, those left out that belong to a loop nested in it."""
     prefix = f"{loop.scope}/body/"
     skipped = {"eval_jaxpr", "closed_call", "checkpoint", "rematted_computation", "core_call", "remat"}
@@ -211,7 +211,7 @@ def _first_segments_inside(module: Module, loop: Loop) -> Iterable[str]:
         if loop.scope and instruction.scope.startswith(prefix):
             rest = [s for s in _segments(instruction.scope[len(prefix) :]) if s not in skipped]
             found.update(rest[:1] if len(rest) > 1 and rest[1] != "while" else ())
-    return sorted(found)
+    return found
 
 
 def _position(loops: tuple[Loop, ...], roles: dict[str, str], role: str) -> int | None:

@@ -1,0 +1,1 @@
+"""Builders of inputs whose right answers are known by construction."""

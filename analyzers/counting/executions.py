@@ -151,6 +151,12 @@ def _expected(op: Op, programs: Sequence[Program]) -> int:
     return placement.executions
 
 
+def _why_unknown(op: Op, programs: Sequence[Program]) -> str:
+    module = programs[op.program].module if op.program >= 0 else None
+    placement = module.placements.get(op.name) if module else None
+    return placement.why_unknown if placement else ""
+
+
 def _number(
     events: OpEvents, runs: Runs, run: NDArray[np.int32], expected: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_], list[Caveat]]:
@@ -187,6 +193,7 @@ def _events_per_execution(
     result = np.ones(len(events.ops), np.int32)
     caveats: list[Caveat] = []
     without_module: set[str] = set()
+    unknown: list[str] = []
     disagreeing: list[str] = []
     for k, op in enumerate(events.ops):
         seen = per_cell[:, k]
@@ -196,6 +203,8 @@ def _events_per_execution(
         if expected[k] <= 0:
             if op.program >= 0 and events.programs[op.program].module is None:
                 without_module.add(events.programs[op.program].name)
+            elif why := _why_unknown(op, events.programs):
+                unknown.append(f"{op.name}, because {why}")
             continue
         # A clipped run has fewer events than the others: the most frequent number is the module's promise.
         values, frequency = np.unique(seen, return_counts=True)
@@ -214,12 +223,21 @@ def _events_per_execution(
                 "can leave several, and layers and chunks inside loops cannot be told.",
             )
         )
+    if unknown:
+        caveats.append(
+            Caveat(
+                "unknown-count",
+                f"The compiled module does not say how often {len(unknown)} instructions run (e.g. {unknown[0]}): "
+                "their counts are of events, and layers and chunks in such loops cannot be told.",
+            )
+        )
     if disagreeing:
         shown = ", ".join(disagreeing[:5]) + (f" and {len(disagreeing) - 5} more" if len(disagreeing) > 5 else "")
         caveats.append(
             Caveat(
                 "count-mismatch",
-                f"The trace and the compiled module disagree on how often {len(disagreeing)} instructions ran: {shown}.",
+                f"The trace and the compiled module disagree on how often {len(disagreeing)} instructions ran: "
+                f"{shown}.",
                 lower_bound=True,
             )
         )

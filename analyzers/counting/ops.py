@@ -186,7 +186,7 @@ class _Builder:
         if "program_id" not in metadata.stats and not metadata.display_name:
             return -1  # metadata of another line of this plane: no op event refers to it
         program_id = metadata.stats.get("program_id")
-        program = self.programs.index("", int(program_id)) if program_id is not None else -1  # type: ignore[arg-type]
+        program = self.programs.index("", int(program_id)) if program_id is not None else -1
         name = metadata.display_name or metadata.name.split(" = ")[0].lstrip("%")
         return self._op(program, name, plane.kind, metadata.stats)
 
@@ -321,4 +321,4 @@ def _natural(name: str) -> tuple[str, int]:
 def _joined(parts: list[NDArray], dtype: object) -> NDArray:  # type: ignore[type-arg]
     if len(parts) == 1:
         return parts[0]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype)  # type: ignore[call-overload,no-any-return]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype)  # type: ignore[call-overload]

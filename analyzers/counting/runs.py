@@ -167,8 +167,8 @@ def _runs_by_module_events(
         Caveat(
             "runs-by-time",
             f"{len(by_time)} instructions on {events.devices[device]} did not run equally often in every module "
-            f"execution ({', '.join(by_time[:3])}{', …' if len(by_time) > 3 else ''}); they were dealt to executions by "
-            "the host-aligned clock, which can be off.",
+            f"execution ({', '.join(by_time[:3])}{', …' if len(by_time) > 3 else ''}); they were dealt to executions "
+            "by the host-aligned clock, which can be off.",
         )
     ]
 
@@ -232,7 +232,7 @@ def _number_of_runs(seen: NDArray[np.int64], expected: NDArray[np.int64]) -> int
         return 1
     times = seen[whole] // once[whole]
     common = int(np.gcd.reduce(times))
-    candidates = sorted({*times.tolist(), *([common] if common > 1 else [])})
+    candidates: list[int] = sorted({*times.tolist(), *([common] if common > 1 else [])})
     return max(candidates, key=lambda runs: (np.count_nonzero(times % runs == 0), runs))
 
 

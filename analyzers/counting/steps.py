@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzers.caveats import Caveat
 from analyzers.counting.arrays import sums
 from analyzers.counting.executions import Executions
 from analyzers.errors import UserError
@@ -31,6 +32,7 @@ class Steps:
     """Step (index into `labels`) of each module run, -1 for runs of other programs."""
     source: str
     """`step annotations` or `module executions`."""
+    caveats: tuple[Caveat, ...] = ()
 
 
 def find_steps(columns: XSpaceColumns, executions: Executions, module: str | None = None) -> Steps:
@@ -45,7 +47,18 @@ def find_steps(columns: XSpaceColumns, executions: Executions, module: str | Non
     annotated = _annotated(columns)
     if num_steps and len(annotated) == num_steps:
         return Steps(program, annotated, of_run, "step annotations")
-    return Steps(program, tuple(range(num_steps)), of_run, "module executions")
+    # A rare module need not run in every step; the main one must.
+    lost = 0 < num_steps < len(annotated) and program == _main_program(executions)
+    caveats = (_lost_steps(executions.programs[program].name, num_steps, len(annotated)),) if lost else ()
+    return Steps(program, tuple(range(num_steps)), of_run, "module executions", caveats)
+
+
+def _lost_steps(name: str, ran: int, annotated: int) -> Caveat:
+    return Caveat(
+        "missing-runs",
+        f"The program annotated {annotated} steps, but the trace shows {ran} executions of {name}: it lost the others.",
+        lower_bound=True,
+    )
 
 
 def _annotated(columns: XSpaceColumns) -> tuple[int, ...]:

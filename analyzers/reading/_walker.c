@@ -177,7 +177,7 @@ static PyObject *walker_walk(PyObject *self, PyObject *args) {
         return NULL;
     if (!check_free(walker) || !check_range(&walker->view, position, last)) return NULL;
     const uint8_t *base = walker->view.buf;
-    span s = {base + position, base + last};
+    span s = {base + position, base + last, base + walker->view.len};
     const uint8_t *until = pause < position ? s.at : pause > last ? s.end : base + pause;
     int status;
     walker->walking = 1;
@@ -213,7 +213,7 @@ static PyObject *walker_line_name(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "nn:line_name", &first, &last)) return NULL;
     if (!check_range(&walker->view, first, last)) return NULL;
     const uint8_t *base = walker->view.buf;
-    span s = {base + first, base + last}, name;
+    span s = {base + first, base + last, base + walker->view.len}, name;
     int status;
     Py_BEGIN_ALLOW_THREADS
     status = line_name(s, &name);
@@ -300,19 +300,13 @@ static PyObject *split_plane(PyObject *module, PyObject *args) {
     PyObject *lines = PyList_New(0), *rest = PyList_New(0), *result = NULL;
     if (!lines || !rest || !check_range(&view, first, last)) goto done;
     const uint8_t *base = view.buf, *rest_from = base + first;
-    span s = {base + first, base + last};
+    span s = {base + first, base + last, base + view.len};
     Py_ssize_t bad = -1;
     while (s.at < s.end) {
         const uint8_t *record = s.at;
         uint32_t tag;
-        uint64_t length = 0;
-        int good = read_tag(&s, &tag);
-        if (good && (tag & 7) == 2) { /* A line may be longer than 2 GiB: not read_bytes. */
-            good = read_varint(&s, &length, 10) && length <= (uint64_t)(s.end - s.at);
-        } else if (good) {
-            good = skip_value(&s, tag);
-        }
-        if (!good) {
+        span value;
+        if (!plane_record(&s, &tag, &value)) {
             bad = record - base;
             s.end = record;
             break;
@@ -321,12 +315,11 @@ static PyObject *split_plane(PyObject *module, PyObject *args) {
             if (record > rest_from &&
                 append_pair(rest, Py_BuildValue("(nn)", (Py_ssize_t)(rest_from - base), (Py_ssize_t)(record - base))))
                 goto done;
-            if (append_pair(lines, Py_BuildValue("(nnn)", (Py_ssize_t)(record - base), (Py_ssize_t)(s.at - base),
-                                                 (Py_ssize_t)(s.at + length - base))))
+            if (append_pair(lines, Py_BuildValue("(nnn)", (Py_ssize_t)(record - base), (Py_ssize_t)(value.at - base),
+                                                 (Py_ssize_t)(value.end - base))))
                 goto done;
-            rest_from = s.at + length;
+            rest_from = value.end;
         }
-        s.at += length;
     }
     if (s.end > rest_from &&
         append_pair(rest, Py_BuildValue("(nn)", (Py_ssize_t)(rest_from - base), (Py_ssize_t)(s.end - base))))

@@ -46,10 +46,20 @@ static inline size_t column_width(int column) {
 
 /* ---- wire format -------------------------------------------------------------------------------------- */
 
+/* What is left of a message. `limit` is the end of the memory that it lies in, at or after its own end. */
 typedef struct {
-    const uint8_t *at, *end;
+    const uint8_t *at, *end, *limit;
 } span;
 
+#if defined(__GNUC__) && defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define WORD_VARINTS 1
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#else
+#define WORD_VARINTS 0
+#define LIKELY(x) (x)
+#endif
+
+/* Reads a number of at most `most` bytes. */
 static inline int read_varint(span *s, uint64_t *value, int most) {
     const uint8_t *p = s->at;
     uint64_t result = 0;
@@ -58,6 +68,25 @@ static inline int read_varint(span *s, uint64_t *value, int most) {
         s->at = p + 1;
         return 1;
     }
+#if WORD_VARINTS
+    /* Eight bytes at once: the lowest byte without its top bit is the last; then the groups of seven bits
+     * are moved together in three steps. */
+    if (LIKELY(s->limit - p >= 8)) {
+        uint64_t word, last;
+        memcpy(&word, p, 8);
+        last = ~word & UINT64_C(0x8080808080808080);
+        if (LIKELY(last)) {
+            int size = (__builtin_ctzll(last) >> 3) + 1;
+            if (size > most || size > s->end - p) return 0;
+            word &= (last ^ (last - 1)) & UINT64_C(0x7f7f7f7f7f7f7f7f);
+            word = (word & UINT64_C(0x007f007f007f007f)) | (word & UINT64_C(0x7f007f007f007f00)) >> 1;
+            word = (word & UINT64_C(0x00003fff00003fff)) | (word & UINT64_C(0x3fff00003fff0000)) >> 2;
+            *value = (word & UINT64_C(0x0fffffff)) | (word & UINT64_C(0x0fffffff00000000)) >> 4;
+            s->at = p + size;
+            return 1;
+        }
+    }
+#endif
     for (int i = 0; i < most; i++) {
         if (p == s->end) return 0;
         uint8_t byte = *p++;
@@ -73,6 +102,10 @@ static inline int read_varint(span *s, uint64_t *value, int most) {
 
 static inline int read_tag(span *s, uint32_t *tag) {
     uint64_t value;
+    if (LIKELY(s->at < s->end && *s->at >= 8 && *s->at < 0x80)) {
+        *tag = *s->at++;
+        return 1;
+    }
     if (!read_varint(s, &value, 5) || value > UINT32_MAX || value >> 3 == 0) return 0;
     *tag = (uint32_t)value;
     return 1;
@@ -84,6 +117,7 @@ static inline int read_bytes(span *s, span *value) {
     if (!read_varint(s, &length, 5) || length > INT32_MAX || length > (uint64_t)(s->end - s->at)) return 0;
     value->at = s->at;
     value->end = s->at = s->at + length;
+    value->limit = s->limit;
     return 1;
 }
 
@@ -105,6 +139,23 @@ static inline int skip_value(span *s, uint32_t tag) {
 
 #define FIELD(number, wire_type) ((number) << 3 | (wire_type))
 
+/* Reads the next record of a plane, which can be a line of more than 2 GiB: not by read_bytes. */
+static inline int plane_record(span *s, uint32_t *tag, span *value) {
+    uint64_t length = 0;
+    if (!read_tag(s, tag)) return 0;
+    value->at = s->at;
+    if ((*tag & 7) == 2) {
+        if (!read_varint(s, &length, 10) || length > (uint64_t)(s->end - s->at)) return 0;
+        value->at = s->at;
+        s->at += length;
+    } else if (!skip_value(s, *tag)) {
+        return 0;
+    }
+    value->end = s->at;
+    value->limit = s->limit;
+    return 1;
+}
+
 /* ---- ids to rows -------------------------------------------------------------------------------------- */
 
 /* From the ids of a plane's table to rows. Ids that lie close together are looked up directly, others by
@@ -117,14 +168,14 @@ typedef struct {
     uint64_t direct_count;
 } id_table;
 
-static void id_table_free(id_table *t) {
+static inline void id_table_free(id_table *t) {
     free(t->ids);
     free(t->rows);
     free(t->direct);
     memset(t, 0, sizeof *t);
 }
 
-static int id_table_make(id_table *t, const int64_t *ids, const int32_t *rows, size_t count) {
+static inline int id_table_make(id_table *t, const int64_t *ids, const int32_t *rows, size_t count) {
     memset(t, 0, sizeof *t);
     t->count = count;
     t->ids = malloc((count + 1) * sizeof *ids);
@@ -178,7 +229,7 @@ typedef struct {
     uint64_t seed; /* secret, so that no file can be made whose strings all collide */
 } string_table;
 
-static void string_table_free(string_table *t) {
+static inline void string_table_free(string_table *t) {
     free(t->entries);
     free(t->slots);
     t->entries = NULL;
@@ -194,7 +245,7 @@ static inline uint64_t mix(uint64_t a, uint64_t b) {
     return a ^ a >> 32;
 }
 
-static uint64_t hash_bytes(const uint8_t *at, size_t length, uint64_t seed) {
+static inline uint64_t hash_bytes(const uint8_t *at, size_t length, uint64_t seed) {
     uint64_t hash = mix(length + 1, seed), word;
     for (; length >= 8; at += 8, length -= 8) {
         memcpy(&word, at, 8);
@@ -208,7 +259,7 @@ static uint64_t hash_bytes(const uint8_t *at, size_t length, uint64_t seed) {
     return hash;
 }
 
-static int string_table_grow(string_table *t) {
+static inline int string_table_grow(string_table *t) {
     size_t slot_count = t->slot_count ? t->slot_count * 2 : 1024;
     size_t capacity = slot_count / 2;
     int32_t *slots = calloc(slot_count, sizeof *slots);
@@ -231,7 +282,7 @@ static int string_table_grow(string_table *t) {
 }
 
 /* Gives the number of a string, the same for equal strings. The string itself stays where it is. */
-static int intern(string_table *t, span value, int32_t *number) {
+static inline int intern(string_table *t, span value, int32_t *number) {
     size_t length = (size_t)(value.end - value.at);
     uint64_t hash = hash_bytes(value.at, length, t->seed);
     if (t->count == t->capacity) {
@@ -257,6 +308,8 @@ static int intern(string_table *t, span value, int32_t *number) {
  * moves no pages of a large block and touches none, so that memory is what the rows need. */
 typedef struct {
     void *data[COLUMN_COUNT];
+    int stats[INT_COUNT + STRING_COUNT]; /* those whose columns have memory */
+    int stat_count;
     size_t count, capacity;
     string_table strings;
     /* the line being read */
@@ -269,7 +322,7 @@ typedef struct {
     int aggregates;      /* whether any kept event is an aggregate */
 } columns;
 
-static void columns_free(columns *c) {
+static inline void columns_free(columns *c) {
     for (int i = 0; i < COLUMN_COUNT; i++) {
         free(c->data[i]);
         c->data[i] = NULL;
@@ -278,7 +331,7 @@ static void columns_free(columns *c) {
     c->count = c->capacity = 0;
 }
 
-static int columns_reserve(columns *c) {
+static inline int columns_reserve(columns *c) {
     size_t capacity = c->capacity ? c->capacity + c->capacity / 2 : 1024;
     if (capacity > INT32_MAX) capacity = INT32_MAX;
     if (capacity <= c->count) return WALK_NO_MEMORY;
@@ -293,7 +346,7 @@ static int columns_reserve(columns *c) {
 }
 
 /* Gives a column memory, and all rows before this one the value of a row without it. */
-static int columns_add(columns *c, int column) {
+static inline int columns_add(columns *c, int column) {
     void *data = malloc(c->capacity * column_width(column));
     if (!data) return WALK_NO_MEMORY;
     if (column == COLUMN_START || column == COLUMN_DURATION) {
@@ -306,6 +359,7 @@ static int columns_add(columns *c, int column) {
         for (size_t i = 0; i < c->count; i++) ((int64_t *)data)[i] = ABSENT;
     }
     c->data[column] = data;
+    if (column >= COLUMN_STATS) c->stats[c->stat_count++] = column - COLUMN_STATS;
     return WALK_OK;
 }
 
@@ -325,8 +379,12 @@ static inline int parse_stat(span s, const plane_tables *tables, event *e) {
     int64_t id = 0;
     uint64_t number = 0;
     int kind = VALUE_NONE;
-    span bytes = {NULL, NULL};
+    span bytes = {NULL, NULL, NULL};
     uint32_t tag;
+    if (LIKELY(s.end - s.at >= 2 && s.at[0] == FIELD(1, 0) && s.at[1] < 0x80)) { /* As profilers write it. */
+        id = s.at[1];
+        s.at += 2;
+    }
     while (s.at < s.end) {
         if (!read_tag(&s, &tag)) return 0;
         switch (tag) {
@@ -464,13 +522,15 @@ static inline int store(columns *c, const plane_tables *tables, event *e) {
         ((int64_t *)c->data[COLUMN_DURATION])[row] = exact ? e->number[STAT_DEVICE_DURATION] : e->duration_ps;
     }
     uint32_t wanted = e->has & ((UINT32_C(1) << STAT_DEVICE_OFFSET) - 1);
-    c->stats_seen |= wanted;
-    for (int stat = 0; stat < STAT_DEVICE_OFFSET; stat++) {
-        int column = COLUMN_STATS + stat;
-        if (!c->data[column]) {
-            if (!(wanted >> stat & 1)) continue;
-            if (columns_add(c, column)) return WALK_NO_MEMORY;
+    if (wanted & ~c->stats_seen) {
+        for (int stat = 0; stat < STAT_DEVICE_OFFSET; stat++) {
+            if (wanted >> stat & 1 && !c->data[COLUMN_STATS + stat] && columns_add(c, COLUMN_STATS + stat))
+                return WALK_NO_MEMORY;
         }
+        c->stats_seen |= wanted;
+    }
+    for (int i = 0; i < c->stat_count; i++) {
+        int stat = c->stats[i], column = COLUMN_STATS + stat;
         if (stat < STAT_STRINGS) {
             ((int64_t *)c->data[column])[row] = wanted >> stat & 1 ? e->number[stat] : ABSENT;
             continue;
@@ -492,7 +552,7 @@ static inline int store(columns *c, const plane_tables *tables, event *e) {
 
 /* ---- lines -------------------------------------------------------------------------------------------- */
 
-static void line_begin(columns *c, int host) {
+static inline void line_begin(columns *c, int host) {
     c->line_first = c->count;
     c->host = host;
     c->named = 0;
@@ -503,7 +563,7 @@ static void line_begin(columns *c, int host) {
 }
 
 /* Reads a line's records from s->at until one begins at or after `pause`, or the line ends. */
-static int line_walk(columns *c, const plane_tables *tables, span *s, const uint8_t *pause) {
+static inline int line_walk(columns *c, const plane_tables *tables, span *s, const uint8_t *pause) {
     uint32_t tag;
     uint64_t value;
     span bytes;
@@ -526,7 +586,7 @@ static int line_walk(columns *c, const plane_tables *tables, span *s, const uint
 }
 
 /* Ends a line; where not every event had the device clock, none uses it. */
-static void line_end(columns *c) {
+static inline void line_end(columns *c) {
     size_t count = c->count - c->line_first;
     if (count == 0) c->device_clock = 0;
     if (c->device_clock || !c->data[COLUMN_START] || !count) return;
@@ -536,14 +596,14 @@ static void line_end(columns *c) {
     }
 }
 
-static void line_drop(columns *c) { c->count = c->line_first; }
+static inline void line_drop(columns *c) { c->count = c->line_first; }
 
 /* Finds a line's name: that before its first event, else any. Lines that are not read are passed over
  * after this, so a later name is not looked for where there is one. */
-static int line_name(span s, span *name) {
-    span display = {NULL, NULL}, bytes;
+static inline int line_name(span s, span *name) {
+    span display = {NULL, NULL, NULL}, bytes;
     uint32_t tag;
-    name->at = name->end = NULL;
+    name->at = name->end = name->limit = NULL;
     while (s.at < s.end) {
         if (!read_tag(&s, &tag)) return WALK_BAD;
         if (tag == FIELD(2, 2)) {
@@ -572,7 +632,7 @@ static inline uint64_t distance(int64_t a, int64_t b) { return a > b ? (uint64_t
 
 /* The rule of nesting.py, which explains it; `parent` of rows [first, last) is filled. `stack` has room for
  * last - first rows. */
-static void nest_line(size_t first, size_t last, const int64_t *start, const int64_t *duration,
+static inline void nest_line(size_t first, size_t last, const int64_t *start, const int64_t *duration,
                       uint64_t tolerance, int32_t *parent, int32_t *stack) {
     size_t depth = 0;
 #define END(row) add_capped(start[row], duration[row] > 0 ? duration[row] : 0)

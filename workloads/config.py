@@ -39,6 +39,7 @@ class Config:
     fsdp: int = 1
     buffer_factor: float | None = None
     kernels: str = "jax"  # "jax" | "pallas" | "maxtext"
+    vocab_size: int = 256  # of the decoder that mode `train` puts around the layers
 
     @property
     def num_devices(self) -> int:
@@ -75,7 +76,8 @@ class Choices:
     inverse: how a permutation is inverted where its inverse is needed: `argsort`, `scatter`, or `reuse`
     (inverted once by argsort in the forward pass and handed on; the backward re-derives nothing).
     activations: `repeat` (copy every token top_k times, then gather) or `gather` (gather from the originals).
-    validity: the permutation that puts valid rows first, `recompute` per call or `cached` once per layer.
+    validity: the permutation that puts valid rows first, `recompute` per call, `cached` once per
+    layer, or `none` where a workload has no mask to sort.
     across_remat: whether routing arrays are recomputed by `jax.checkpoint` (`recompute`) or `saved` by name.
     """
 
@@ -90,25 +92,21 @@ CHOICE_VALUES = {
     "sort_key": ("stable", "packed", "counting"),
     "inverse": ("argsort", "scatter", "reuse"),
     "activations": ("repeat", "gather"),
-    "validity": ("recompute", "cached"),
+    "validity": ("none", "recompute", "cached"),
     "across_remat": ("recompute", "saved"),
 }
 
 
+_COUNTS = (
+    *("num_tokens", "hidden_dim", "expert_dim", "num_experts", "top_k"),
+    *("num_layers", "num_chunks", "ep", "fsdp", "vocab_size"),
+)
+
+
 def check_config(config: Config) -> None:
     """Raise WorkloadError if the sizes do not fit together, naming the first that does not."""
-    for name in (
-        "num_tokens",
-        "hidden_dim",
-        "expert_dim",
-        "num_experts",
-        "top_k",
-        "num_layers",
-        "num_chunks",
-    ):
+    for name in _COUNTS:
         _positive(name, getattr(config, name))
-    _positive("ep", config.ep)
-    _positive("fsdp", config.fsdp)
     _one_of("dtype", config.dtype, tuple(DTYPE_BYTES))
     _one_of("kernels", config.kernels, ("jax", "pallas", "maxtext"))
     _one_of("remat_policy", config.remat_policy, ("nothing", "dots"))

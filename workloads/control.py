@@ -24,6 +24,8 @@ ROUTING_NAMES = (
     "routing_positions",
     "routing_group_sizes",
     "routing_sorted_by_validity",
+    "routing_received_sort_indices",
+    "routing_received_positions",
 )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from workloads import permute, ring
+from workloads import a2a, permute, ring
 from workloads.config import Choices, Config
 from workloads.control import loop, rematerialise
 from workloads.errors import WorkloadError
@@ -116,6 +116,8 @@ def make_stack(workload: str, choices: Choices, config: Config, mesh: Mesh) -> S
 def _moe_of(workload: str, choices: Choices, config: Config) -> Moe:
     if workload == "permute":
         return lambda x, experts, weights, params: permute.moe(x, experts, weights, params, config, choices)
+    if workload == "a2a":
+        return lambda x, experts, weights, params: a2a.moe(x, experts, weights, params, config, choices)
     plan = ring.plan_for(config, choices, choose(config.kernels))
     return lambda x, experts, weights, params: ring.moe(x, experts, weights, params, config, plan)
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from workloads.errors import WorkloadError
+from workloads.variants import packed_shift
 
 
 def sort_by_expert(experts: jax.Array, num_experts: int, sort_key: str) -> tuple[jax.Array, jax.Array | None]:
@@ -23,17 +23,6 @@ def sort_by_expert(experts: jax.Array, num_experts: int, sort_key: str) -> tuple
     if sort_key == "packed":
         return _packed_sort(experts, num_experts), None
     return _counting_sort(experts, num_experts)
-
-
-def packed_shift(num_slots: int, num_experts: int) -> int:
-    """Bits of the slot in a packed key. Raises WorkloadError if expert and slot exceed an int32."""
-    shift = max(num_slots - 1, 1).bit_length()
-    if (num_experts << shift) - 1 > 2**31 - 1:
-        raise WorkloadError(
-            f"sort key 'packed' does not fit {num_experts} experts and {num_slots} (token, slot) pairs into one "
-            f"int32 key; use fewer tokens per shard or sort key 'stable'."
-        )
-    return shift
 
 
 def _packed_sort(experts: jax.Array, num_experts: int) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from workloads.model import (
     param_shapes,
 )
 from workloads.sizes import dispatch_input_bytes, estimate_bytes, top_k_buffer_bytes
+from workloads.training import make_train_args, make_train_step, train_shapes
 
 
 @dataclass(frozen=True)
@@ -53,37 +55,49 @@ def build_program(
     """See `workloads.registry.build`, which checks the names and the configuration first."""
     mesh = make_mesh(config, devices)
     stack = make_stack(workload, choices, config, mesh)
-    abstract_args = _abstract_args(config, mode, mesh)
+    train = mode == "train"
+    abstract_args = train_shapes(config, mesh) if train else _abstract_args(config, mode, mesh)
+    # The name of the function becomes the name of the module, and so of its rows in a trace.
+    step = make_train_step(stack, config) if train else _make_step(stack, mode)
+    step.__name__ = step.__qualname__ = f"{workload}_{mode}"
     return Program(
         workload=workload,
         variant=variant,
         mode=mode,
         config=config,
-        step=make_step(stack, mode, f"{workload}_{mode}"),
+        step=_jit(step, abstract_args, mode),
         abstract_args=abstract_args,
-        make_args=lambda: make_args(abstract_args, config.seed),
+        make_args=partial(make_train_args if train else make_args, abstract_args, config),
         dispatch_input_bytes=dispatch_input_bytes(workload, config),
         top_k_buffer_bytes=top_k_buffer_bytes(workload, config),
         estimated_bytes=estimate_bytes(workload, config, mode, devices[0].platform),
     )
 
 
-def make_step(stack: Stack, mode: str, name: str) -> Callable[..., Any]:
-    """The jitted step of a stack; `name` becomes the name of its module."""
+def _jit(step: Callable[..., Any], abstract_args: tuple[Any, ...], mode: str) -> Callable[..., Any]:
+    if mode != "train":
+        return jax.jit(step)
+    # A step's state goes into the next step: placed as it came in, or the next step would be compiled anew.
+    return jax.jit(step, out_shardings=(jax.tree.map(lambda leaf: leaf.sharding, abstract_args[0]), None))
+
+
+def _make_step(stack: Stack, mode: str) -> Callable[..., Any]:
+    if mode == "forward":
+
+        def forward(params: Params, bias: jax.Array, x: jax.Array) -> jax.Array:
+            return stack(params, bias, x)
+
+        return forward
 
     def loss(params: Params, bias: jax.Array, x: jax.Array, cotangent: jax.Array) -> jax.Array:
         out = stack(params, bias, x)
         with jax.named_scope("loss"):
             return jnp.sum(out.astype(jnp.float32) * cotangent.astype(jnp.float32))
 
-    value_and_grad = jax.value_and_grad(loss, argnums=(0, 2))
+    def backward(*args: Any) -> Any:
+        return jax.value_and_grad(loss, argnums=(0, 2))(*args)
 
-    # Wrapped anew, because the name of the function is the name of the module and so of its rows in a trace.
-    def step(*args: Any) -> Any:
-        return stack(*args) if mode == "forward" else value_and_grad(*args)
-
-    step.__name__ = step.__qualname__ = name
-    return jax.jit(step)
+    return backward
 
 
 def _abstract_args(config: Config, mode: str, mesh: Mesh) -> tuple[Any, ...]:
@@ -97,13 +111,13 @@ def _abstract_args(config: Config, mode: str, mesh: Mesh) -> tuple[Any, ...]:
     return args if mode == "forward" else (*args, placed(x, TOKENS))
 
 
-def make_args(abstract_args: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
+def make_args(abstract_args: tuple[Any, ...], config: Config) -> tuple[Any, ...]:
     """Arrays for the abstract arguments, the same for the same seed, on every mesh and for every variant.
 
     Activations and cotangent are standard normal, weights normal with variance 1 / fan-in, the routing bias
     zero.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(config.seed)
 
     def normal(struct: jax.ShapeDtypeStruct, fan_in: int = 1) -> jax.Array:
         values = generator.standard_normal(struct.shape, dtype=np.float32)

@@ -11,7 +11,6 @@ to the token shards. The routing is the same for all chunks of a layer, which is
 backward is a gather.
 """
 
-import math
 from functools import partial
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ from workloads.experts import ExpertWeights, activate, grouped_matmul
 from workloads.kernels import Kernels
 from workloads.kernels.plain import sort_by_validity
 from workloads.permutation import count_groups, invert, sort_by_expert
+from workloads.sizes import buffer_rows
 
 EP = "ep"
 
@@ -64,20 +64,6 @@ class Plan(NamedTuple):
 def plan_for(config: Config, choices: Choices, kernels: Kernels) -> Plan:
     """The static plan of a configuration."""
     return Plan(config.num_experts, config.experts_per_shard, config.top_k, buffer_rows(config), choices, kernels)
-
-
-def buffer_rows(config: Config) -> int:
-    """Rows of a shard's local buffer.
-
-    A token's top_k experts are distinct, so at most min(top_k, experts per shard) of its slots land on one
-    shard; that bound holds for every routing. A buffer factor asks for that multiple of the even share
-    instead, and rows beyond are dropped.
-    """
-    worst = config.tokens_per_ring * min(config.top_k, config.experts_per_shard)
-    if config.buffer_factor is None:
-        return worst
-    even_share = config.tokens_per_ring * config.top_k / config.ep
-    return min(worst, max(1, math.ceil(config.buffer_factor * even_share)))
 
 
 def moe(

@@ -43,7 +43,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         for target in (
             Target("tpu7x", "TPU7x", 1, 2, 16, 16, 512 * 1024),
             Target("v6e", "TPU v6 lite", 1, 2, 16, 8, 256 * 1024),
-            Target("v5p", "TPU v5p", 2, 4, 16, 8, 512 * 1024),
+            Target("v5p", "TPU v5", 2, 4, 16, 8, 512 * 1024),
             Target("v5e", "TPU v5 lite", 1, 0, 0, 0, 0),
         )
     }
@@ -59,3 +59,14 @@ def target_named(name: str) -> Target:
     if target is None:
         raise WorkloadError(f"unknown TPU target {name!r}; choose one of {', '.join(TARGETS)}.")
     return target
+
+
+def target_of(device_kind: str) -> Target:
+    """The target whose devices say `device_kind`. Raises WorkloadError where that is no TPU known here."""
+    for target in TARGETS.values():
+        if target.device_kind == device_kind:
+            return target
+    raise WorkloadError(
+        f"SparseCore kernels are built for {', '.join(TARGETS)}, but the device is {device_kind!r}; "
+        "use the kernels `jax` there."
+    )

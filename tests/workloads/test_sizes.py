@@ -24,7 +24,7 @@ def test_dispatch_input_is_what_one_device_dispatches():
 )
 def test_estimate_lies_between_what_is_needed_and_a_few_times_that(workload, variant, overrides, mode):
     program = cached_program(workload, variant, mode, **overrides)
-    stats = program.step.lower(*program.abstract_args).compile().memory_analysis()
+    stats = program.step.memory_analysis()
     per_device = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
     needed = per_device * program.config.num_devices
     assert needed <= program.estimated_bytes <= 6 * needed

@@ -4,12 +4,14 @@
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
 
 from workloads.errors import WorkloadError
 from workloads.kernels import plain
+from workloads.targets import Target
 
 GatherFn = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 GatherReduceFn = Callable[
@@ -25,12 +27,20 @@ class Kernels(NamedTuple):
     gather_reduce: GatherReduceFn
 
 
-def choose(name: str) -> Kernels:
-    """The kernels called `name`. Raises WorkloadError for a name that is not known."""
+def choose(name: str, target: Target | None = None, interpret: bool = False) -> Kernels:
+    """The kernels called `name`; those of `pallas` for `target`, or for the interpreter of that target.
+
+    Raises WorkloadError for a name that is not known, and for `pallas` without a target.
+    """
     if name == "jax":
         return Kernels(plain.ragged_gather, plain.ragged_gather_reduce)
     if name == "pallas":
+        if target is None:
+            raise WorkloadError("the kernels `pallas` are built for one TPU generation; name a target.")
         from workloads.kernels import sparsecore
 
-        return Kernels(sparsecore.ragged_gather, sparsecore.ragged_gather_reduce)
+        return Kernels(
+            partial(sparsecore.ragged_gather, target=target, interpret=interpret),
+            partial(sparsecore.ragged_gather_reduce, target=target, interpret=interpret),
+        )
     raise WorkloadError(f"unknown kernels {name!r}; choose one of jax, pallas.")

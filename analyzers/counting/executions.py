@@ -13,6 +13,7 @@ are its digits in the mixed radix of the trip counts.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzers.caveats import Caveat
-from analyzers.counting.arrays import counts, occurrence_numbers
+from analyzers.counting.arrays import counts, dense, occurrence_numbers
 from analyzers.counting.hlo import Module
 from analyzers.counting.ops import Op, OpEvents, Program, op_events
 from analyzers.counting.runs import Runs, find_runs
@@ -33,6 +34,7 @@ from analyzers.counting.scopes import (
     attribute_by_scope,
 )
 from analyzers.counting.selftime import self_times
+from analyzers.counting.sparsecore import Offloaded, find_offloaded
 from analyzers.reading.columns import XSpaceColumns
 
 _NO_INDEX = -1
@@ -56,6 +58,10 @@ class Executions:
     execution: NDArray[np.int32]
     first: NDArray[np.bool_]
     self_ps: NDArray[np.int64]
+    offloaded: Offloaded
+    """SparseCore rows and what launched them."""
+    launching_ops: Mapping[int, Sequence[int]]
+    """TensorCore ops that launched each SparseCore op."""
     caveats: tuple[Caveat, ...]
 
     @property
@@ -103,6 +109,7 @@ class Executions:
             if not keep_order:
                 digit_of_row = np.where(backwards[some], radix[some] - 1 - digit_of_row, digit_of_row)
             result[rows] = digit_of_row
+        result[self.offloaded.rows] = result[self.offloaded.launcher]
         return result
 
     def _digit(self, op: Op, depth: int) -> tuple[int, int, bool] | None:
@@ -127,9 +134,16 @@ def executions(
     """
     events = op_events(columns, own_modules)
     expected = np.array([_expected(op, events.programs) for op in events.ops], np.int64)
-    runs, run, run_caveats = find_runs(columns, events, expected)
+    offloaded = find_offloaded(columns, events)
+    launching_ops = _launching_ops(events, offloaded)
+    for op, launching in launching_ops.items():
+        if expected[op] < 0:
+            promised = expected[launching]
+            expected[op] = promised.sum() if (promised >= 0).all() else -1
+    runs, run, run_caveats = find_runs(columns, events, expected, offloaded.rows)
+    run[offloaded.rows] = run[offloaded.launcher]
     execution, first, count_caveats = _number(events, runs, run, expected)
-    attributions, layer_caveats = _attributions(events, patterns)
+    attributions, layer_caveats = _attributions(events, patterns, launching_ops)
     return Executions(
         events=events,
         runs=runs,
@@ -139,8 +153,35 @@ def executions(
         execution=execution,
         first=first,
         self_ps=self_times(columns, events, run),
-        caveats=(*run_caveats, *count_caveats, *layer_caveats),
+        offloaded=offloaded,
+        launching_ops=launching_ops,
+        caveats=(*run_caveats, *count_caveats, *layer_caveats, *_not_joined(events, offloaded)),
     )
+
+
+def _launching_ops(events: OpEvents, offloaded: Offloaded) -> dict[int, list[int]]:
+    """Return for each SparseCore op the TensorCore ops that launched it."""
+    _, pairs = dense(events.op[offloaded.rows], events.op[offloaded.launcher])
+    result: dict[int, list[int]] = defaultdict(list)
+    for op, launching in pairs:
+        result[op].append(launching)
+    return dict(result)
+
+
+def _not_joined(events: OpEvents, offloaded: Offloaded) -> list[Caveat]:
+    if not any(op.sparse_core for op in events.ops):
+        return []
+    sparse = int(np.count_nonzero(np.array([op.sparse_core for op in events.ops], bool)[events.op]))
+    alone = sparse - len(offloaded.rows)
+    if not alone:
+        return []
+    return [
+        Caveat(
+            "sparse-core-alone",
+            f"{alone} of {sparse} SparseCore events name no TensorCore op that launched them: their "
+            "layer and chunk cannot be told.",
+        )
+    ]
 
 
 def _expected(op: Op, programs: Sequence[Program]) -> int:
@@ -244,7 +285,9 @@ def _events_per_execution(
     return result, caveats
 
 
-def _attributions(events: OpEvents, patterns: ScopePatterns) -> tuple[tuple[Attribution, ...], list[Caveat]]:
+def _attributions(
+    events: OpEvents, patterns: ScopePatterns, launching_ops: Mapping[int, Sequence[int]]
+) -> tuple[tuple[Attribution, ...], list[Caveat]]:
     guessed: set[str] = set()
     by_program: dict[int, dict[str, Attribution]] = {}
     for k, program in enumerate(events.programs):
@@ -256,9 +299,9 @@ def _attributions(events: OpEvents, patterns: ScopePatterns) -> tuple[tuple[Attr
             for name, attribution in by_program[k].items()
             if attribution.layer_is_guess
         }
-    attributions = tuple(
-        by_program.get(op.program, {}).get(op.name) or attribute_by_scope(op.scope, patterns) for op in events.ops
-    )
+    own = [by_program.get(op.program, {}).get(op.name) or attribute_by_scope(op.scope, patterns) for op in events.ops]
+    # What was offloaded belongs where it was launched.
+    attributions = tuple(own[launching_ops[k][0]] if k in launching_ops else own[k] for k in range(len(own)))
     if not guessed:
         return attributions, []
     loops = ", ".join(sorted(guessed))

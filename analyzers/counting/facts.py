@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +41,8 @@ class OpFacts:
     sorts: int
     """Sorts that one execution performs; more than one only in a fusion of several."""
     sparse_core: bool
+    launched_by: tuple[str, ...]
+    """Names of the TensorCore ops that hand this work to a SparseCore; empty for TensorCore ops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class FileFacts:
     by_op: Totals
     """Keys: device, step, op."""
     by_place: Totals
-    """Keys: device, step, pass, layer, chunk."""
+    """Keys: device, step, pass, layer, chunk; without SparseCore work, whose time a TensorCore waits for."""
     sorts_by_place: Totals
     """Keys: device, step, op, layer, chunk; ops that sort only."""
     step_wall_ps: NDArray[np.int64]
@@ -114,7 +116,10 @@ def file_facts(
             "measured inside the profiling session."
         )
     steps = find_steps(columns, done, module)
-    ops = tuple(_op_facts(done, k) for k in range(len(done.ops)))
+    launching = done.launching_ops
+    ops = tuple(_op_facts(done, k, launching.get(k, ())) for k in range(len(done.ops)))
+    # A TensorCore waits for what it offloads: adding the SparseCores' time would count it twice.
+    on_tensor_core = np.array([not op.sparse_core for op in ops], bool)
     sorting = np.array([op.kind.is_sort for op in ops], bool)
     return FileFacts(
         path=columns.path,
@@ -127,7 +132,12 @@ def file_facts(
         step_source=steps.source,
         ops=ops,
         by_op=totals(done, steps, ("device", "step", "op")),
-        by_place=totals(done, steps, ("device", "step", "pass", "layer", "chunk")),
+        by_place=totals(
+            done,
+            steps,
+            ("device", "step", "pass", "layer", "chunk"),
+            only=None if on_tensor_core.all() else on_tensor_core,
+        ),
         sorts_by_place=totals(done, steps, ("device", "step", "op", "layer", "chunk"), only=sorting),
         step_wall_ps=_step_wall_ps(done, steps),
         programs=_program_facts(done),
@@ -136,7 +146,7 @@ def file_facts(
     )
 
 
-def _op_facts(done: Executions, index: int) -> OpFacts:
+def _op_facts(done: Executions, index: int, launching: Sequence[int]) -> OpFacts:
     op = done.ops[index]
     module = done.programs[op.program].module if op.program >= 0 else None
     known = module is not None and op.instruction is not None
@@ -151,6 +161,7 @@ def _op_facts(done: Executions, index: int) -> OpFacts:
         expected=int(done.expected[index]),
         sorts=max(sorts_in(module, op.instruction), 1) if known and module and op.instruction else 1,
         sparse_core=op.sparse_core,
+        launched_by=tuple(done.ops[k].name for k in launching),
     )
 
 
@@ -162,7 +173,7 @@ def _step_wall_ps(done: Executions, steps: Steps) -> NDArray[np.int64]:
 
 
 def _program_facts(done: Executions) -> tuple[ProgramFacts, ...]:
-    program_of_op = np.array([op.program for op in done.ops], np.int32)
+    program_of_op = np.array([-1 if op.sparse_core else op.program for op in done.ops], np.int32)
     self_ps = sums(program_of_op[done.events.op], done.self_ps, len(done.programs))
     return tuple(
         ProgramFacts(program.name, program.program_id, int(np.count_nonzero(done.runs.program == k)), int(self_ps[k]))
@@ -171,7 +182,7 @@ def _program_facts(done: Executions) -> tuple[ProgramFacts, ...]:
 
 
 def _outside_ps(done: Executions) -> int:
-    outside = np.array([op.program < 0 for op in done.ops], bool)
+    outside = np.array([op.program < 0 and not op.sparse_core for op in done.ops], bool)
     return int(done.self_ps[outside[done.events.op]].sum())
 
 

@@ -50,14 +50,15 @@ class _Found:
 
 
 def find_runs(
-    columns: XSpaceColumns, events: OpEvents, expected: NDArray[np.int64]
+    columns: XSpaceColumns, events: OpEvents, expected: NDArray[np.int64], left_out: NDArray[np.intp]
 ) -> tuple[Runs, NDArray[np.int32], list[Caveat]]:
     """Return all module runs, the run of each op event (-1 for none), and what could not be told.
 
-    `expected` is the number of executions per run by op, -1 where unknown.
+    `expected` is the number of executions per run by op, -1 where unknown; the rows `left_out` get no run.
     """
     program_of_op = np.array([op.program for op in events.ops], np.int32)
     program = program_of_op[events.op] if len(events.op) else np.zeros(0, np.int32)
+    program[left_out] = -1
     run = np.full(len(program), -1, np.int32)
     found: list[_Found] = []
     caveats: list[Caveat] = []

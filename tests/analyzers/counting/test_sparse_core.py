@@ -1,0 +1,109 @@
+"""Work handed to SparseCores is joined to the op that launched it, and no time is added up twice."""
+
+import pytest
+
+from tests.analyzers.counting.facts import by_op, caveat_names, facts_of, self_ps_by_place
+from tests.analyzers.counting.nest import nest_program, place, places
+from tests.builders.play import TICK_PS, added, play
+from tests.builders.spaces import Offload, tpu_space
+
+STEPS = 3
+DURATION = 7 * TICK_PS
+
+
+def _leaf_in_chunk_loops(runs, backward: bool) -> str:
+    return next(
+        e.instruction
+        for e in runs[0].executions
+        if len(e.loops) == 2 and not e.container and (place(e)[0] == "backward") == backward
+    )
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return play(nest_program(), devices=2, steps=STEPS)
+
+
+@pytest.fixture(scope="module", params=[(0,), (0, 1)], ids=["one core", "two cores"])
+def built(request, runs, tmp_path_factory):
+    offloads = (
+        Offload(_leaf_in_chunk_loops(runs, False), "sc_gather.5.cloned.1", 11, DURATION, request.param),
+        Offload(_leaf_in_chunk_loops(runs, True), "sc_scatter.6.cloned.1", 12, 2 * DURATION, request.param),
+    )
+    facts = facts_of(tmp_path_factory.mktemp("sc"), tpu_space(nest_program(), runs, offloads=offloads))
+    return offloads, len(request.param), facts
+
+
+def test_the_whole_trace_has_no_caveats(built) -> None:
+    assert caveat_names(built[2]) == []
+
+
+def test_an_offloaded_op_executes_as_often_as_it_is_launched(built, runs) -> None:
+    offloads, _, facts = built
+    counts = by_op(facts)
+    for offload in offloads:
+        for run in runs:
+            launches = sum(e.instruction == offload.launcher for e in run.executions)
+            assert launches == 12
+            assert counts[run.device, run.step, offload.op] == launches
+
+
+def test_offloaded_time_is_that_of_the_ops_line_alone(built, runs) -> None:
+    offloads, cores, facts = built
+    times = by_op(facts, "self_ps")
+    for offload in offloads:
+        for run in runs:
+            assert times[run.device, run.step, offload.op] == 12 * offload.duration_ps * cores
+
+
+def test_the_time_of_places_is_that_of_the_tensor_core(built, runs) -> None:
+    assert self_ps_by_place(built[2]) == added(runs, places)
+
+
+def test_an_offloaded_op_knows_its_launcher_and_pass(built) -> None:
+    offloads, _, facts = built
+    ops = {op.name: op for op in facts.ops}
+    assert ops[offloads[0].op].launched_by == (offloads[0].launcher,)
+    assert ops[offloads[0].op].pass_.value == "forward"
+    assert ops[offloads[1].op].pass_.value == "backward"
+    assert ops[offloads[0].op].sparse_core
+    assert ops[offloads[0].op].expected == 12
+
+
+def test_offloaded_work_is_in_the_layer_and_chunk_that_launched_it(runs, tmp_path) -> None:
+    from analyzers.counting.executions import executions
+    from analyzers.reading.xspace import read_xspace
+    from tests.builders.spaces import trace_file
+
+    offload = Offload(_leaf_in_chunk_loops(runs, True), "sc_scatter.6.cloned.1", 12, DURATION)
+    done = executions(read_xspace(trace_file(tmp_path, tpu_space(nest_program(), runs, offloads=[offload]))))
+    rows = [k for k, op in enumerate(done.events.op.tolist()) if done.ops[op].sparse_core]
+    found = sorted(
+        zip(
+            done.events.device[rows].tolist(),
+            done.events.start_ps[rows].tolist(),
+            done.layer[rows].tolist(),
+            done.chunk[rows].tolist(),
+            strict=True,
+        )
+    )
+    truth = sorted(
+        (run.device, e.start_ps + e.duration_ps, *place(e)[1:])
+        for run in runs
+        for e in run.executions
+        if e.instruction == offload.launcher
+    )
+    assert found == truth
+
+
+def test_sparse_core_work_without_a_launcher_is_named(runs, tmp_path) -> None:
+    offload = Offload(_leaf_in_chunk_loops(runs, True), "sc_scatter.6.cloned.1", 12, DURATION)
+    space = tpu_space(nest_program(), runs, offloads=[offload])
+    for plane in space.planes:
+        if b"SparseCore" in plane.name:
+            for line in plane.lines:
+                if line.name == b"Sparse Core Modules":
+                    del line.events[:]
+    facts = facts_of(tmp_path, space)
+    assert "sparse-core-alone" in caveat_names(facts)
+    assert self_ps_by_place(facts) == added(runs, places)

@@ -210,7 +210,7 @@ def _number(
     number = np.empty(len(cell), np.int32)
     number[order] = occurrence_numbers(cell[order], size)
     per_cell = counts(cell, size).reshape(-1, num_ops)[:-1]
-    events_each, caveats = _events_per_execution(events, per_cell, expected)
+    events_each, caveats = _events_per_execution(events, runs, per_cell, expected)
     each = events_each[events.op]
     return number // each, number % each == 0, caveats
 
@@ -225,7 +225,7 @@ def _time_order(events: OpEvents) -> NDArray[np.intp] | slice:
 
 
 def _events_per_execution(
-    events: OpEvents, per_cell: NDArray[np.int64], expected: NDArray[np.int64]
+    events: OpEvents, runs: Runs, per_cell: NDArray[np.int64], expected: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], list[Caveat]]:
     """Return how many events one execution of each op leaves, and where the trace and the module disagree.
 
@@ -238,8 +238,7 @@ def _events_per_execution(
     disagreeing: list[str] = []
     for k, op in enumerate(events.ops):
         seen = per_cell[:, k]
-        seen = seen[seen > 0]
-        if len(seen) == 0:
+        if not seen.any():
             continue
         if expected[k] <= 0:
             if op.program >= 0 and events.programs[op.program].module is None:
@@ -247,14 +246,15 @@ def _events_per_execution(
             elif why := _why_unknown(op, events.programs):
                 unknown.append(f"{op.name}, because {why}")
             continue
-        # A clipped run has fewer events than the others: the most frequent number is the module's promise.
-        values, frequency = np.unique(seen, return_counts=True)
+        # A clipped run has fewer events than the others, or none: the most frequent number is the module's promise.
+        values, frequency = np.unique(seen[seen > 0], return_counts=True)
         usual = int(values[np.argmax(frequency)])
         if usual % expected[k] == 0:
             result[k] = usual // expected[k]
-        odd = int(np.count_nonzero(seen != expected[k] * result[k]))
+        concerned = (seen > 0) | (runs.program == op.program)
+        odd = int(np.count_nonzero(concerned & (seen != expected[k] * result[k])))
         if odd:
-            disagreeing.append(f"{op.name} ({odd} of {len(seen)} runs)")
+            disagreeing.append(f"{op.name} ({odd} of {np.count_nonzero(concerned)} runs)")
     if without_module:
         names = ", ".join(sorted(without_module))
         caveats.append(

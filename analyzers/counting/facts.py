@@ -20,7 +20,7 @@ from analyzers.counting.totals import Totals, totals
 from analyzers.errors import UserError
 from analyzers.reading.columns import XSpaceColumns
 
-_COPY = re.compile(r"(?i)(mem)?(cpy|copy|set|fill)")
+_COPY = re.compile(r"(?i)(__amd_rocclr_|mem)?(cpy|copy|set|fill)")
 _MANY_UNNAMED = 0.25
 """Single kernels lose their name in whole traces, too (seen on MI300X); a command buffer hides most of a step."""
 

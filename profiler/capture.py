@@ -88,7 +88,7 @@ def capture(request: CaptureRequest, progress: Report | None = None) -> Run:
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             workload=request.workload,
             mode=request.mode,
-            config=asdict(request.config),
+            config=asdict(programs[0].config),
             variants=variants,
             rounds=request.rounds,
             steps=request.steps,

@@ -16,7 +16,7 @@ import click
 
 from profiler.backends import prepare_environment
 from profiler.cli.parameters import NAMES, SCALE, complete_preset, complete_variants, complete_workload
-from workloads.registry import MODES, WORKLOADS, Config, WorkloadError, find_variant, preset_config
+from workloads.registry import MODES, WORKLOADS, Config, WorkloadError, check, preset_config
 
 if TYPE_CHECKING:
     from analyzers.reading.run import Run
@@ -69,6 +69,8 @@ def command(
     given = {name: value for name, value in overrides.items() if value is not None}
     names = _variant_names(workload, variants, all_variants)
     config = preset_config(preset, scale, **given)
+    for name in names:
+        check(workload, name, config, mode)  # before the seconds that importing jax takes
     for note in prepare_environment(config.num_devices, os.environ):
         click.echo(f"note: {note}", err=True)
 
@@ -104,7 +106,7 @@ def _variant_names(workload: str, variants: tuple[str, ...] | None, all_variants
     if all_variants:
         return tuple(variant.name for variant in WORKLOADS[workload].variants)
     names = variants or WORKLOADS[workload].default_variants
-    return tuple(find_variant(workload, name).name for name in names)
+    return tuple(names)
 
 
 def _shown_progress() -> AbstractContextManager[Callable[[Progress], None]]:

@@ -3,7 +3,7 @@
 import gc
 import re
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +172,8 @@ def test_the_run_reads_back_and_names_no_folder_of_this_machine(run: Run) -> Non
     assert str(run.path.parent) not in text
     assert not re.search(r'"/', text)
     assert run.manifest.argv[-1] == "RUN"
+    # As it was run: only the ring walks chunks.
+    assert run.manifest.config == asdict(replace(preset_config("tiny", 0.25, num_layers=1), num_chunks=1))
     assert run.manifest.versions["jax"] == jax.__version__
     assert run.manifest.device.platform == "cpu"
     assert not run.manifest.device.simulated

@@ -5,12 +5,14 @@
 
 from collections.abc import Callable
 from functools import partial
+from functools import partial
 from typing import NamedTuple
 
 import jax
 
 from workloads.errors import WorkloadError
 from workloads.kernels import plain
+from workloads.targets import target_of
 from workloads.targets import Target
 
 GatherFn = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -27,20 +29,19 @@ class Kernels(NamedTuple):
     gather_reduce: GatherReduceFn
 
 
-def choose(name: str, target: Target | None = None, interpret: bool = False) -> Kernels:
-    """The kernels called `name`; those of `pallas` for `target`, or for the interpreter of that target.
+def choose(name: str, device_kind: str) -> Kernels:
+    """The kernels called `name`, for a device that says `device_kind`.
 
-    Raises WorkloadError for a name that is not known, and for `pallas` without a target.
+    Raises WorkloadError for a name that is not known, and for `pallas` on a device without SparseCores.
     """
     if name == "jax":
         return Kernels(plain.ragged_gather, plain.ragged_gather_reduce)
     if name == "pallas":
-        if target is None:
-            raise WorkloadError("the kernels `pallas` are built for one TPU generation; name a target.")
         from workloads.kernels import sparsecore
 
+        target = target_of(device_kind)
         return Kernels(
-            partial(sparsecore.ragged_gather, target=target, interpret=interpret),
-            partial(sparsecore.ragged_gather_reduce, target=target, interpret=interpret),
+            partial(sparsecore.ragged_gather, target=target),
+            partial(sparsecore.ragged_gather_reduce, target=target),
         )
     raise WorkloadError(f"unknown kernels {name!r}; choose one of jax, pallas.")

@@ -3,7 +3,8 @@
 Both move whole rows by indirect DMA, `lanes` rows at a time into two buffers, so that the rows of one group
 travel while those of the group before are used. The work is split over all vector subcores of all SparseCores
 of the device. The arrays keep the tiled layout of the TensorCore, so that float32 needs no relayout; indirect
-DMA moves 32-bit words only, so bfloat16 rows are handed over as pairs in int32, for which XLA does relay them.
+DMA moves 32-bit words only, so bfloat16 rows are handed over two to an int32, which costs one elementwise pass
+over them before and after.
 
 What each kernel computes is written in `workloads.kernels.plain`, which is the same in plain operations.
 """
@@ -120,7 +121,7 @@ def ragged_gather_reduce(
         inputs.append(weights.astype(jnp.float32))
         scratch["weights"] = pltpu.VMEM((2 * INDEX_CHUNK,), jnp.float32)
     if plan.paired:
-        scratch["odd_sums"] = pltpu.VMEM((plan.block_tokens, plan.columns), jnp.float32)
+        scratch["high_sums"] = pltpu.VMEM((plan.block_tokens, plan.columns), jnp.float32)
         scratch["packed"] = pltpu.VMEM((plan.block_tokens, plan.columns), jnp.int32)
     out = _launch(
         _reduce_body(plan),
@@ -146,21 +147,32 @@ def _check(rows: jax.Array, target: Target, name: str) -> None:
         )
 
 
+def _pair_words(width: int) -> int:
+    """Words of a row of `width` bfloat16: half of it, in whole tiles."""
+    return pl.cdiv(width, 2 * WORD_COLUMNS) * WORD_COLUMNS
+
+
 def _to_words(rows: jax.Array) -> jax.Array:
-    """The rows as 32-bit words [n, a multiple of 128]: float32 as it is, bfloat16 in pairs of columns."""
+    """The rows as 32-bit words [n, a multiple of 128]: float32 as it is, bfloat16 two to an int32.
+
+    Column c shares a word with column c + words. Neighbouring columns would be the plain bitcast, but that
+    interleaves the lanes of a register: XLA transposes the array twice for it, where this is elementwise.
+    """
     if rows.dtype == jnp.float32:
         return rows
-    pairs = rows.reshape(rows.shape[0], rows.shape[1] // 2, 2)
-    words = lax.bitcast_convert_type(pairs, jnp.int32)
-    return jnp.pad(words, ((0, 0), (0, -words.shape[1] % WORD_COLUMNS)))
+    words = _pair_words(rows.shape[1])
+    bits = lax.bitcast_convert_type(rows, jnp.uint16).astype(jnp.uint32)
+    high = jnp.pad(bits[:, words:], ((0, 0), (0, 2 * words - rows.shape[1])))
+    return lax.bitcast_convert_type(bits[:, :words] | (high << 16), jnp.int32)
 
 
 def _from_words(words: jax.Array, like: jax.Array) -> jax.Array:
     """Undo `_to_words`, for rows of the width and dtype of `like`."""
     if like.dtype == jnp.float32:
         return words
-    pairs = lax.bitcast_convert_type(words[:, : like.shape[1] // 2], jnp.bfloat16)
-    return pairs.reshape(words.shape[0], like.shape[1])
+    bits = lax.bitcast_convert_type(words, jnp.uint32)
+    halves = jnp.concatenate([bits & 0xFFFF, bits >> 16], axis=1)[:, : like.shape[1]]
+    return lax.bitcast_convert_type(halves.astype(jnp.uint16), jnp.bfloat16)
 
 
 def _pad_to_chunk(indices: jax.Array) -> jax.Array:
@@ -405,10 +417,10 @@ def _gather_body(lanes: int, row_words: int, columns: int, padded_rows: int) -> 
 
 
 def _halves(words: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The even and the odd bfloat16 of each int32, as float32."""
-    even = lax.bitcast_convert_type(lax.shift_left(words, jnp.int32(16)), jnp.float32)
-    odd = lax.bitcast_convert_type(words & jnp.int32(-65536), jnp.float32)
-    return even, odd
+    """The bfloat16 in the low and in the high half of each int32, as float32."""
+    low = lax.bitcast_convert_type(lax.shift_left(words, jnp.int32(16)), jnp.float32)
+    high = lax.bitcast_convert_type(words & jnp.int32(-65536), jnp.float32)
+    return low, high
 
 
 def _rounded(values: jax.Array) -> jax.Array:
@@ -441,7 +453,7 @@ def _reduce_body(plan: _ReducePlan) -> Callable[..., None]:
         arrived: Ref,
         looked_up: Ref,
         weights: Ref = None,
-        odd_sums: Ref = None,
+        high_sums: Ref = None,
         packed: Ref = None,
     ) -> None:
         out = weights_and_out[-1]
@@ -486,7 +498,7 @@ def _reduce_body(plan: _ReducePlan) -> Callable[..., None]:
                 here = pl.ds(pl.multiple_of(at, lanes), lanes)
                 words = buffers[slot, lane, here]
                 parts = _halves(words) if plan.paired else (words,)
-                for tile, part in zip((sums, odd_sums), parts, strict=False):
+                for tile, part in zip((sums, high_sums), parts, strict=False):
                     tile[token, here] += part if weight is None else weight * part
 
         def pack() -> None:
@@ -495,8 +507,8 @@ def _reduce_body(plan: _ReducePlan) -> Callable[..., None]:
                 @pl.loop(0, columns, step=lanes)
                 def _(at: jax.Array) -> None:
                     here = pl.ds(pl.multiple_of(at, lanes), lanes)
-                    even, odd = _rounded(sums[token, here]), _rounded(odd_sums[token, here])
-                    packed[token, here] = even | lax.shift_left(odd, jnp.int32(16))
+                    low, high = _rounded(sums[token, here]), _rounded(high_sums[token, here])
+                    packed[token, here] = low | lax.shift_left(high, jnp.int32(16))
 
         def reduce_block(block: jax.Array, column: jax.Array) -> None:
             start, end = bound(starts, block, 0), bound(ends, block, 1)
@@ -535,7 +547,7 @@ def _reduce_body(plan: _ReducePlan) -> Callable[..., None]:
 
             clear(sums)
             if plan.paired:
-                clear(odd_sums)
+                clear(high_sums)
 
             @pl.when(low < high)
             def _() -> None:

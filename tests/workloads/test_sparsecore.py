@@ -19,12 +19,14 @@ from workloads.errors import WorkloadError
 from workloads.kernels import choose, sparsecore
 from workloads.targets import TARGETS, target_named, target_of
 
-# Two cores of two subcores, so that work is split unevenly; so little memory that rows go in two passes.
-TARGET = replace(TARGETS["tpu7x"], sparse_cores=2, subcores=2)
-NARROW = replace(TARGET, lanes=8, subcore_vmem_bytes=24 * 1024)
+# Two cores of two subcores, so that work is split unevenly; registers of 4 lanes, because the interpreter takes
+# long to compile many; in NARROW so little memory that rows go in several passes.
+TARGET = replace(TARGETS["tpu7x"], sparse_cores=2, subcores=2, lanes=4)
+FULL_REGISTERS = replace(TARGET, lanes=16)
+NARROW = replace(TARGET, subcore_vmem_bytes=16 * 1024)
 NOWHERE = np.int32(2**30)  # a row far beyond every array: following it would fail or read another's memory
 SOURCE_ROWS = 20
-BUFFER_ROWS = 300  # no multiple of the 16 rows of a group; more than the 128 indices of a chunk
+BUFFER_ROWS = 300  # no multiple of the 16 rows of a group; over twice the 128 indices of a chunk
 TOKENS = 45  # no multiple of any block of tokens
 
 
@@ -71,7 +73,7 @@ def order_of(valid):
 @pytest.mark.parametrize(
     ("target", "dtype", "width"),
     [
-        (TARGET, jnp.float32, 128),
+        (FULL_REGISTERS, jnp.float32, 128),
         (TARGET, jnp.bfloat16, 128),
         (TARGET, jnp.bfloat16, 384),
         (NARROW, jnp.float32, 896),
@@ -104,6 +106,16 @@ def test_gather_reduce_sums_the_valid_rows_of_every_token(top_k, dtype, width):
         np.testing.assert_array_equal(as_float64(out), as_float64(jnp.asarray(expected, dtype)))
 
 
+def test_gather_reduce_in_registers_of_full_size():
+    rng = np.random.default_rng(2)
+    rows = small_integers(rng, (SOURCE_ROWS, 128), jnp.bfloat16)
+    for share_valid in (0.03, 0.4):
+        valid, positions = reduce_problem(8, share_valid, rng)
+        out = compiled_reduce(FULL_REGISTERS)(rows, positions, None, valid, order_of(valid), 8)
+        expected = expected_reduce(rows, positions, None, valid, 8)
+        np.testing.assert_array_equal(as_float64(out), as_float64(jnp.asarray(expected, jnp.bfloat16)))
+
+
 def test_gather_reduce_without_weights_in_several_passes_over_a_row():
     rng = np.random.default_rng(3)
     rows = small_integers(rng, (SOURCE_ROWS, 896), jnp.float32)
@@ -122,13 +134,14 @@ def test_gather_reduce_finds_the_validity_permutation_itself():
 
 def test_bfloat16_is_summed_in_float32_and_rounded_once():
     # 256 + 1 is not a bfloat16: summing in bfloat16 would lose every 1, rounding once keeps 256 + 7 = 264.
-    rows = jnp.zeros((SOURCE_ROWS, 128), jnp.bfloat16).at[0].set(256).at[1].set(1)
+    rows = jnp.zeros((SOURCE_ROWS, 384), jnp.bfloat16).at[0].set(256).at[1].set(1)
     rows = rows.at[2].set(jnp.nan).at[3].set(jnp.inf)
     positions = np.zeros(TOKENS * 8, np.int32)
     positions[:8] = [0, 1, 1, 1, 1, 1, 1, 1]
     positions[8:16], positions[16:24] = 2, 3
     valid = np.arange(TOKENS * 8) < 24
-    out = as_float64(compiled_reduce(TARGET)(rows, positions, None, valid, order_of(valid), 8))
+    ones = np.ones(valid.size, np.float32)
+    out = as_float64(compiled_reduce(TARGET)(rows, positions, ones, valid, order_of(valid), 8))
     assert (out[0] == 264).all()
     assert np.isnan(out[1]).all()
     assert np.isposinf(out[2]).all()
@@ -140,7 +153,8 @@ def test_rows_that_are_not_finite_stay_out_of_the_tokens_that_do_not_use_them():
     rows = jnp.ones((SOURCE_ROWS, 128), jnp.float32).at[0].set(jnp.nan)
     valid = np.arange(TOKENS * 2) % 3 == 0
     positions = np.where(valid, 1, NOWHERE).astype(np.int32)
-    out = compiled_reduce(TARGET)(rows, positions, None, valid, order_of(valid), 2)
+    ones = np.ones(valid.size, np.float32)
+    out = compiled_reduce(TARGET)(rows, positions, ones, valid, order_of(valid), 2)
     np.testing.assert_array_equal(np.asarray(out)[:, 0], valid.reshape(TOKENS, 2).sum(axis=1))
 
 
@@ -159,8 +173,8 @@ def test_what_the_kernels_cannot_take_is_refused_in_words():
         sparsecore.ragged_gather(rows.astype(jnp.int32), indices, jnp.int32(1), target=TARGET)
     with pytest.raises(WorkloadError, match="8 slots for top_k 3"):
         sparsecore.ragged_gather_reduce(rows, indices, None, indices == 0, None, 3, target=TARGET)
-    with pytest.raises(WorkloadError, match="name a target"):
-        choose("pallas")
+    with pytest.raises(WorkloadError, match="the device is 'cpu'"):
+        choose("pallas", "cpu")
 
 
 def test_targets_are_found_by_name_topology_and_device_kind():
@@ -171,13 +185,10 @@ def test_targets_are_found_by_name_topology_and_device_kind():
         target_of("cpu")
 
 
-def test_the_chosen_kernels_are_those_of_the_target():
-    rng = np.random.default_rng(5)
-    source = small_integers(rng, (SOURCE_ROWS, 128), jnp.float32)
-    indices = rng.integers(0, SOURCE_ROWS, 16).astype(np.int32)
-    gather = choose("pallas", TARGET, interpret=True).gather
-    rows = gather(source, jnp.asarray(indices), jnp.int32(16))
-    np.testing.assert_array_equal(np.asarray(rows), np.asarray(source)[indices])
+def test_the_chosen_kernels_are_built_for_the_device_named():
+    rows, indices = jnp.zeros((4, 128), jnp.float32), jnp.zeros(8, jnp.int32)
+    with pytest.raises(WorkloadError, match="v5e has no SparseCore"):
+        choose("pallas", "TPU v5 lite").gather(rows, indices, jnp.int32(1))
 
 
 # Compiling for a TPU that is not there happens in a child process: libtpu can bring its process down, and the

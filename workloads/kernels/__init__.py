@@ -5,7 +5,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -13,7 +12,6 @@ import jax
 from workloads.errors import WorkloadError
 from workloads.kernels import plain
 from workloads.targets import target_of
-from workloads.targets import Target
 
 GatherFn = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 GatherReduceFn = Callable[

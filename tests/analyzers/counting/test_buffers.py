@@ -1,0 +1,89 @@
+"""Buffers of really compiled modules against the compiler's own memory analysis."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from analyzers.counting.buffers import buffers, changes, without_numbers
+from analyzers.counting.hlo import Module
+from analyzers.counting.scopes import Pass
+from tests.builders.compiling import hlo_of
+from tests.builders.handmade import Op, handmade
+
+TOKENS, HIDDEN, TOP_K = 64, 32, 4
+X = jnp.ones((TOKENS, HIDDEN))
+W = jnp.ones((HIDDEN, HIDDEN))
+
+
+def _loop(x, w):
+    with jax.named_scope("layers"):
+        return jax.lax.scan(lambda c, _: (jnp.sort(jnp.sin(c @ w), axis=0), None), x, None, length=3)[0].sum()
+
+
+def _repeated(x, w):
+    with jax.named_scope("dispatch"):
+        rows = jnp.sort(jnp.repeat(x, TOP_K, axis=0), axis=0)
+    return (rows @ w).sum()
+
+
+def _direct(x, w):
+    return (jnp.sort(x, axis=0) @ w).sum()
+
+
+FUNCTIONS = {
+    "loop": _loop,
+    "gradient of a loop": jax.grad(_loop, argnums=(0, 1)),
+    "repeat": _repeated,
+    "direct": _direct,
+    "nothing": lambda x, w: x,
+    "top_k": lambda x, w: jax.lax.top_k(x @ w, 4),
+}
+
+
+def _compiled(name: str):
+    compiled = jax.jit(FUNCTIONS[name]).lower(X, W).compile()
+    return compiled.memory_analysis(), buffers(Module(hlo_of(compiled)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_totals_are_those_of_the_compiler(name) -> None:
+    analysis, found = _compiled(name)
+    assert found is not None
+    assert found.temp_bytes == analysis.temp_size_in_bytes
+    assert found.argument_bytes == analysis.argument_size_in_bytes
+
+
+def test_a_buffer_knows_its_size_shape_scope_and_pass() -> None:
+    _, found = _compiled("repeat")
+    size = TOP_K * TOKENS * HIDDEN * 4
+    sorted_rows = [b for b in found.of_size(size) if b.opcode == "sort"]
+    assert sorted_rows
+    (buffer,) = sorted_rows
+    assert buffer.shape == f"f32[{TOP_K * TOKENS},{HIDDEN}]"
+    assert "dispatch" in buffer.scope
+    assert buffer.pass_ is Pass.FORWARD
+    sizes = [b.size_bytes for b in found.buffers]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_the_buffer_that_a_change_removed_is_named_first() -> None:
+    (_, a), (_, b) = _compiled("repeat"), _compiled("direct")
+    first = changes(a, b)[0]
+    assert first.example.size_bytes == TOP_K * TOKENS * HIDDEN * 4
+    assert (first.count_a > 0, first.count_b) == (True, 0)
+    assert changes(a, a) == ()
+
+
+def test_changes_seen_from_the_other_side_are_the_same_ones() -> None:
+    (_, a), (_, b) = _compiled("repeat"), _compiled("loop")
+    there = {c.example.key: (c.count_a, c.count_b) for c in changes(a, b)}
+    back = {c.example.key: (c.count_b, c.count_a) for c in changes(b, a)}
+    assert there == back
+
+
+def test_without_a_buffer_assignment_nothing_is_claimed() -> None:
+    assert buffers(handmade("main", main=[Op("x", "parameter")])) is None
+
+
+def test_numbers_in_scopes_do_not_tell_buffers_apart() -> None:
+    assert without_numbers("jit(f)/layer_3/fusion.12") == "jit(f)/layer_#/fusion.#"

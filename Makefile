@@ -5,15 +5,18 @@ BIN := $(VENV)/bin
 DEMO ?= demo-run
 PROTOC_VERSION := 1.76.0
 
-SOURCES_OF_BUILD := pyproject.toml constraints.txt $(wildcard setup.py analyzers/reading/*.c)
+SOURCES_OF_BUILD := pyproject.toml constraints.txt $(wildcard setup.py analyzers/reading/*.[ch])
+FUZZ_RUNS ?= 300000
+FUZZ_TRACES ?= $(wildcard tests/data/*.xplane.pb)
 PROTOS := $(wildcard analyzers/reading/protos/*.proto)
 
-.PHONY: help demo test lint protos lock clean
+.PHONY: help demo test lint fuzz protos lock clean
 
 help:
 	@echo "make demo      install into $(VENV), capture ring and permute on this machine, print what changed"
 	@echo "make test      install with test tools, then lint, type-check and run all tests"
 	@echo "make lint      ruff and mypy only"
+	@echo "make fuzz      mutate inputs of the C trace walker under sanitizers, FUZZ_RUNS=$(FUZZ_RUNS) of them"
 	@echo "make protos    regenerate the protobuf modules of the trace reader"
 	@echo "make lock      resolve constraints.txt anew"
 	@echo "make clean     remove what was built (demo runs stay)"
@@ -59,6 +62,17 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The sanitizers end the program at the first wrong access, and the input that led to it is left in crash-input.
+# Only the walker is watched for new code (trace-pc), not the fuzzer itself.
+SANITIZED = $(CC) -g -O2 -std=gnu11 -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all
+
+fuzz: $(VENV)/.installed-test
+	rm -rf build/fuzz && mkdir -p build/fuzz
+	$(BIN)/python -m tests.fuzz.make_seeds build/fuzz/seeds $(FUZZ_TRACES)
+	$(SANITIZED) -fsanitize-coverage=trace-pc -c tests/fuzz/walker_target.c -o build/fuzz/target.o
+	$(SANITIZED) tests/fuzz/driver.c build/fuzz/target.o -o build/fuzz/walker_fuzz
+	build/fuzz/walker_fuzz $(FUZZ_RUNS) 1 - build/fuzz/seeds tests/fuzz/corpus
 
 # In an environment of its own: grpcio-tools pins an older protobuf than the one that runs.
 protos:

@@ -611,8 +611,8 @@ static inline int line_name(span s, span *name) {
         } else if (tag == FIELD(11, 2)) {
             if (!read_bytes(&s, &display)) return WALK_BAD;
         } else if (tag == FIELD(4, 2)) {
-            if (name->at != name->end) return WALK_OK;
             if (!read_bytes(&s, &bytes)) return WALK_BAD;
+            if (name->at != name->end) return WALK_OK;
         } else if (!skip_value(&s, tag)) {
             return WALK_BAD;
         }

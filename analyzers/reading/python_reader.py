@@ -24,7 +24,7 @@ from analyzers.reading.columns import (
 )
 from analyzers.reading.layout import line_kind
 from analyzers.reading.protos import xplane_pb2
-from analyzers.reading.structure import Damage, LineSpan
+from analyzers.reading.structure import Damage, LineSpan, line_name
 from analyzers.reading.tables import signed, stat_value, text
 from analyzers.reading.walk import PlaneContext, WalkedEvents
 
@@ -61,15 +61,17 @@ class PythonWalker:
         rows = _Rows()
         header = xplane_pb2.XLine()
         try:
+            name = text(line_name(self._data, span[1], span[2]))
+            kind = line_kind(plane.kind, name)
+            if kind is None:
+                return None
             for piece in self._pieces(span):
                 _add_events(rows, piece, plane)
                 piece.ClearField("events")
                 header.MergeFrom(piece)
         except (DecodeError, wire.BadRecordError):
             return Damage(span[0], "an event or name in it makes no sense", False)
-        name = text(header.name or header.display_name)
-        kind = line_kind(plane.kind, name)
-        if kind is None or not rows.metadata:
+        if not rows.metadata:
             return None
         device_clock = all(stats.keys() >= _DEVICE for stats in rows.stats)
         first, self._count = self._count, self._count + len(rows.metadata)

@@ -13,7 +13,7 @@ import io
 import mmap
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -29,6 +29,9 @@ RIEGELI_SUFFIX = ".xplane.riegeli"
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_COMPRESSION_ERRORS = (OSError, EOFError, zlib.error)
+_CHUNK_BYTES = 4 << 20
+_PLANE_TAG = b"\x0a"
 _SESSION_FORMAT = "%Y_%m_%d_%H_%M_%S"
 _HOSTS_START_WITHIN = timedelta(seconds=60)
 
@@ -47,17 +50,56 @@ class Source:
         suffix = next((s for s in XSPACE_SUFFIXES + CHROME_SUFFIXES if name.endswith(s)), name)
         return name[: -len(suffix)]
 
-    def read(self) -> memoryview:
+    def read(self, *, partial: bool = False) -> memoryview:
         """Return the file's bytes, decompressed: a map of a plain local file, else a copy in memory.
+
+        With `partial`, what can be decompressed of a compressed file that is not whole; it then ends in a
+        byte that begins a plane, so that it can never be taken for a whole file.
 
         Raises:
             UserError: where the file is missing, unreadable, empty, or not what its compression says.
 
         """
+        data = self._stored()
+        compression = _compression(self.path, data)
+        if compression is None:
+            return data
+        joined = bytearray()
+        try:
+            for chunk in _decompressed(data, compression):
+                joined += chunk
+        except _COMPRESSION_ERRORS as error:
+            if not partial or not joined:
+                raise _cannot_be_decompressed(self.path, error) from error
+            joined += _PLANE_TAG
+        return memoryview(joined)
+
+    def chunks(self, *, partial: bool = False) -> Iterator[bytes | memoryview]:
+        """Yield the file's bytes, decompressed, piece by piece.
+
+        With `partial`, a compressed file that is not whole ends where it can no longer be decompressed.
+
+        Raises:
+            UserError: as `read`.
+
+        """
+        data = self._stored()
+        compression = _compression(self.path, data)
+        if compression is None:
+            for first in range(0, len(data), _CHUNK_BYTES):
+                yield data[first : first + _CHUNK_BYTES]
+            return
+        try:
+            yield from _decompressed(data, compression)
+        except _COMPRESSION_ERRORS as error:
+            if not partial:
+                raise _cannot_be_decompressed(self.path, error) from error
+
+    def _stored(self) -> memoryview:
         data = _remote_bytes(self.path) if is_remote(self.path) else _local_bytes(self.path)
         if len(data) == 0:
             raise UserError(f"{self.path} is empty (0 bytes): the profiler wrote nothing; capture the trace again.")
-        return _decompressed(self.path, data)
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,40 +309,47 @@ def _remote_bytes(url: str) -> memoryview:
         raise UserError(f"{url} cannot be read: {_first_line(error)}.") from error
 
 
-def _decompressed(path: str, data: memoryview) -> memoryview:
-    """Undo gzip or zstd, told by the first bytes: neither can begin an XSpace or JSON."""
+def _compression(path: str, data: memoryview) -> Literal["gzip", "zstd"] | None:
+    """Tell how a file is compressed by its first bytes: they can begin neither an XSpace nor JSON.
+
+    Raises:
+        UserError: for a file that is called compressed and is not.
+
+    """
     head = bytes(data[:4])
-    try:
-        if head.startswith(_GZIP_MAGIC):
-            return memoryview(gzip.decompress(data))
-        if head == _ZSTD_MAGIC:
-            import zstandard
-
-            try:
-                return _joined(zstandard.ZstdDecompressor().read_to_iter(_reader(data), read_size=1 << 20))
-            except zstandard.ZstdError as error:
-                raise OSError(str(error)) from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be decompressed: {_first_line(error)}; copy or compress it again.") from error
-    return _named_compressed(path, data)
-
-
-def _joined(chunks: Iterable[bytes]) -> memoryview:
-    joined = bytearray()
-    for chunk in chunks:
-        joined += chunk
-    if not joined:
-        raise OSError("it holds no data")
-    return memoryview(joined)
-
-
-def _reader(data: memoryview) -> io.BufferedReader:
-    return io.BufferedReader(io.BytesIO(data))
-
-
-def _named_compressed(path: str, data: memoryview) -> memoryview:
-    """Refuse a file that is called compressed and is not; anything else passes as it is."""
+    if head.startswith(_GZIP_MAGIC):
+        return "gzip"
+    if head == _ZSTD_MAGIC:
+        return "zstd"
     for suffix, kind in ((".gz", "gzip"), (".zst", "zstd")):
         if path.endswith(suffix):
             raise UserError(f"{path} is not {kind} data, as its name says: copy or compress it again.")
-    return data
+    return None
+
+
+def _decompressed(data: memoryview, compression: Literal["gzip", "zstd"]) -> Iterator[bytes]:
+    """Yield decompressed pieces; one of `_COMPRESSION_ERRORS` where the data is not whole."""
+    if compression == "gzip":
+        file = gzip.GzipFile(fileobj=io.BytesIO(data))
+        while chunk := file.read1(_CHUNK_BYTES):  # read would lose what there is before an error.
+            yield chunk
+        return
+    import zstandard  # Its import costs more than reading a small trace.
+
+    rest = bytes(data)
+    while rest:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            for first in range(0, len(rest), _CHUNK_BYTES):
+                yield frame.decompress(rest[first : first + _CHUNK_BYTES])
+                if frame.eof:
+                    break
+        except zstandard.ZstdError as error:
+            raise OSError(str(error)) from error
+        if not frame.eof:
+            raise EOFError("it ends before its data does")
+        rest = frame.unused_data + rest[first + _CHUNK_BYTES :]
+
+
+def _cannot_be_decompressed(path: str, error: Exception) -> UserError:
+    return UserError(f"{path} cannot be decompressed: {_first_line(error)}; copy or compress it again.")

@@ -17,6 +17,7 @@ from analyzers.reading.wire import BadRecordError, Buffer
 
 SPACE_PLANES = 1
 PLANE_LINES = 3
+LINE_NAME, LINE_EVENTS, LINE_DISPLAY_NAME = 2, 4, 11
 
 LineSpan = tuple[int, int, int]
 """Offset of a line's record, and the first byte of its message and the byte after it."""
@@ -81,6 +82,27 @@ def split_plane(
     if end > rest_from:
         rest.append((rest_from, end))
     return lines, rest, bad
+
+
+def line_name(data: Buffer, first: int, last: int) -> bytes:
+    """Return the name of the line in `data[first:last]`: the one before its first event, else any.
+
+    Where there is none at all, its display name. A line that is not read is passed over after this.
+
+    Raises:
+        BadRecordError: where a record up to there is malformed.
+    """
+    name = display_name = b""
+    for record in wire.records(data, first, last):
+        if record.wire_type != wire.BYTES:
+            continue
+        if record.field == LINE_NAME:
+            name = bytes(data[record.first : record.last])
+        elif record.field == LINE_DISPLAY_NAME:
+            display_name = bytes(data[record.first : record.last])
+        elif record.field == LINE_EVENTS and name:
+            break
+    return name or display_name
 
 
 def scan(data: Buffer, splitter: PlaneSplitter = split_plane) -> Structure:

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from analyzers.errors import UserError
 from analyzers.reading import structure
+from analyzers.reading.chrome_reader import read_chrome
 from analyzers.reading.columns import Events, Plane, PlaneKind, XSpaceColumns
 from analyzers.reading.layout import plane_kind
 from analyzers.reading.protos import xplane_pb2
@@ -46,14 +47,16 @@ def read_xspace(
     Args:
         path: A file name or URL, or a source from `find_sources`.
         partial: Read what is whole of a file that was cut short or damaged, up to `cut_at_byte`.
-        reader: `c`, `python`, or `auto` for the former where it is there.
+        reader: `c`, `python`, or `auto` for the former where it is there. Chrome JSON has a reader of its own.
 
     Raises:
         UserError: where the file is missing, empty, not a trace, or (without `partial`) not whole.
 
     """
     file = path if isinstance(path, Source) else source(os.fspath(path))
-    data = file.read()
+    if file.format == "chrome":
+        return read_chrome(file, partial=partial)
+    data = file.read(partial=partial)
     walker, splitter, active = _chosen(reader, data)
     found = structure.scan(data, splitter)
     _refuse_unreadable(file.path, len(data), found, partial)

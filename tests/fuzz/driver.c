@@ -1,7 +1,8 @@
 /* A small coverage-guided fuzzer for one process: `walker_fuzz RUNS SEED SAVE_DIR INPUT...`.
  *
  * It mutates inputs, keeps those that reach new code, and goes on from them; the same seed and inputs give the
- * same run. The compiler calls __sanitizer_cov_trace_pc in every block (-fsanitize-coverage=trace-pc). Inputs that reached
+ * same run. Inputs named that reach nothing new are left out; with 0 RUNS the others are saved: the
+ * smallest set, when the inputs' names sort by size. The compiler calls __sanitizer_cov_trace_pc in every block (-fsanitize-coverage=trace-pc). Inputs that reached
  * new code are written to SAVE_DIR ("-" for none); one that crashes is written to ./crash-input. */
 #include <dirent.h>
 #include <stdint.h>
@@ -43,6 +44,12 @@ static void write_input(const char *path) {
     fclose(file);
 }
 
+static void save_input(const char *folder, size_t number) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%06zu", folder, number);
+    write_input(path);
+}
+
 static void on_death(void) { write_input("crash-input"); }
 
 static uint64_t random_number(void) { /* xorshift64* */
@@ -63,7 +70,9 @@ static int keep(const uint8_t *data, size_t size) {
     return 1;
 }
 
-/* Counts of a block are told apart by their power of two. */
+/* Counts of a block are told apart by their power of two, except when a set of inputs is made smaller. */
+static int counting = 1;
+
 static int run_current(void) {
     int news = 0;
     memset(hits, 0, sizeof hits);
@@ -79,7 +88,7 @@ static int run_current(void) {
             }
         }
         if (!hits[i]) continue;
-        uint8_t bucket = (uint8_t)(1 << (hits[i] >= 128 ? 7 : 31 - __builtin_clz(hits[i])));
+        uint8_t bucket = !counting ? 1 : (uint8_t)(1 << (hits[i] >= 128 ? 7 : 31 - __builtin_clz(hits[i])));
         if (!(seen[i] & bucket)) {
             seen[i] |= bucket;
             news = 1;
@@ -163,8 +172,7 @@ static void load(const char *path) {
     if (!file) exit(2);
     current_size = fread(current, 1, MOST_BYTES, file);
     fclose(file);
-    run_current();
-    keep(current, current_size);
+    if (run_current()) keep(current, current_size);
 }
 
 int main(int argc, char **argv) {
@@ -175,10 +183,16 @@ int main(int argc, char **argv) {
     uint64_t runs = strtoull(argv[1], NULL, 10);
     random_state = strtoull(argv[2], NULL, 10) * 2 + 1;
     const char *save = argv[3];
+    counting = runs != 0;
     __sanitizer_set_death_callback(on_death);
     for (int i = 4; i < argc; i++) load(argv[i]);
     size_t seeds = input_count;
     if (!seeds) return 2;
+    for (size_t i = 0; !runs && strcmp(save, "-") && i < seeds; i++) {
+        current_size = inputs[i].size;
+        memcpy(current, inputs[i].data, current_size);
+        save_input(save, i);
+    }
     time_t begin = time(NULL);
     for (uint64_t run = 0; run < runs; run++) {
         const input *base = &inputs[below(input_count)];
@@ -186,9 +200,7 @@ int main(int argc, char **argv) {
         memcpy(current, base->data, current_size);
         for (size_t i = 1 + below(6); i; i--) mutate();
         if (run_current() && keep(current, current_size) && strcmp(save, "-")) {
-            char path[4096];
-            snprintf(path, sizeof path, "%s/%06zu", save, input_count - seeds);
-            write_input(path);
+            save_input(save, input_count - seeds);
         }
         if ((run + 1) % 1000000 == 0) {
             printf("%llu executions, %zu inputs, %ld s\n", (unsigned long long)run + 1, input_count,

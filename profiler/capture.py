@@ -23,6 +23,7 @@ from analyzers.reading.run import MANIFEST, CompiledVariant, Manifest, Run, Sess
 from profiler import backends
 from profiler.compiled import Compiled, compile_program, keep_embedded
 from profiler.files import open_permissions, sync_folder, write_whole
+from profiler.interrupts import noticed_interrupts
 from profiler.readback import check_session
 from profiler.recording import bare_paths, device_record, flags_record, machine_record, trace_file
 from profiler.session import profile
@@ -82,8 +83,14 @@ def capture(request: CaptureRequest, progress: Report | None = None) -> Run:
     programs = [_build(request, name, request.config, devices) for name in request.variants]
     _check_memory(request, programs, devices)
     machine = machine_record()
-    with _partial_folder(request.output) as folder:
-        variants, sessions = _measure(request, programs, devices, folder, progress or (lambda _: None))
+    with noticed_interrupts() as check_interrupt, _partial_folder(request.output) as folder:
+
+        def report(now: Progress) -> None:
+            if progress:
+                progress(now)
+            check_interrupt()
+
+        variants, sessions = _measure(request, programs, devices, folder, report)
         manifest = Manifest(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             workload=request.workload,

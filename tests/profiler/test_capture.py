@@ -2,7 +2,9 @@
 
 import gc
 import re
+import signal
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from analyzers.reading.run import Run, load_run
 from profiler import backends
 from profiler import capture as capturing
 from profiler.capture import CaptureRequest, Progress, capture, session_order
+from profiler.interrupts import noticed_interrupts
 from workloads.registry import build, preset_config
 
 STEPS, ROUNDS = 3, 2
@@ -217,6 +220,34 @@ def test_an_interrupt_inside_a_session_ends_the_session(tmp_path: Path, monkeypa
     assert gc.isenabled()
     # A profiler session that was left open would refuse the next.
     assert capture(request).manifest.steps == 1
+
+
+@pytest.mark.filterwarnings("error")  # an exception that a callback drops is a warning here
+def test_an_interrupt_during_garbage_collection_waits_for_its_end() -> None:
+    def press(phase: str, info: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    gc.callbacks.append(press)
+    try:
+        with noticed_interrupts() as check:
+            gc.collect()
+            with pytest.raises(KeyboardInterrupt):
+                check()
+    finally:
+        gc.callbacks.remove(press)
+
+
+def test_an_interrupt_that_a_callback_drops_is_not_lost(tmp_path: Path) -> None:
+    def dropped(progress: Progress) -> None:
+        if progress.stage == "warm up":
+            with suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        capture(request_for(tmp_path / "RUN", variants=("gather",), rounds=1, steps=1), dropped)
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -197,7 +197,7 @@ def test_control_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     except OSError:  # how Linux says that the other end of a terminal is closed
         pass
     os.close(terminal)
-    assert child.wait() == 130
+    assert child.wait() == 130, shown
     assert b"moe-prof: interrupted" in shown
     assert b"Traceback" not in shown
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from workloads.errors import WorkloadError
-from workloads.kernels import choose, sparsecore
+from workloads.kernels import choose, sparsecore, subcore
 from workloads.targets import TARGETS, target_named, target_of
 
 # Two cores of two subcores, so that work is split unevenly; registers of 4 lanes, because the interpreter takes
@@ -156,6 +156,47 @@ def test_rows_that_are_not_finite_stay_out_of_the_tokens_that_do_not_use_them():
     ones = np.ones(valid.size, np.float32)
     out = compiled_reduce(TARGET)(rows, positions, ones, valid, order_of(valid), 2)
     np.testing.assert_array_equal(np.asarray(out)[:, 0], valid.reshape(TOKENS, 2).sum(axis=1))
+
+
+@pytest.fixture
+def rows_read(monkeypatch):
+    """Collects the row numbers of every indirect DMA: the interpreter clamps what would stop a TPU."""
+    seen = []
+
+    def spy_on(share):
+        arrival = share.arrival
+
+        def spied(self, group, rows, column):
+            jax.debug.callback(lambda read: seen.append(np.asarray(read)), rows)
+            return arrival(self, group, rows, column)
+
+        monkeypatch.setattr(share, "arrival", spied)
+
+    spy_on(subcore._GatherShare)
+    spy_on(subcore._Block)
+    return seen
+
+
+def test_gather_never_reads_at_an_index_beyond_the_valid_rows(rows_read):
+    indices = np.full(23, NOWHERE, np.int32)
+    indices[:10] = np.arange(10, 20)
+    source = jnp.ones((SOURCE_ROWS, 128), jnp.float32)
+    out = sparsecore.ragged_gather(source, indices, jnp.int32(10), target=TARGET, interpret=True)
+    jax.block_until_ready(out)
+    jax.effects_barrier()
+    assert set(np.concatenate(rows_read)) == {0, *range(10, 20)}
+
+
+def test_gather_reduce_never_reads_at_the_position_of_an_invalid_slot(rows_read):
+    valid = np.arange(TOKENS * 2) % 3 == 0
+    positions = np.where(valid, 7, NOWHERE).astype(np.int32)
+    rows = jnp.ones((SOURCE_ROWS, 128), jnp.float32)
+    out = sparsecore.ragged_gather_reduce(
+        rows, positions, None, valid, order_of(valid), 2, target=TARGET, interpret=True
+    )
+    jax.block_until_ready(out)
+    jax.effects_barrier()
+    assert set(np.concatenate(rows_read)) == {0, 7}
 
 
 @pytest.mark.parametrize("width", [0, 64, 200])

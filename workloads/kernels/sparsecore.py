@@ -3,7 +3,7 @@
 The work is split over all vector subcores of all SparseCores of one device; what each does is in
 `workloads.kernels.subcore`. The arrays keep the tiled layout of the TensorCore, so that float32 needs no
 relayout; indirect DMA moves 32-bit words only, so bfloat16 rows are handed over two to an int32, which costs
-one elementwise pass over them before and after.
+elementwise passes over them before and after.
 
 What each kernel computes is written in `workloads.kernels.plain`, which is the same in plain operations.
 """
@@ -44,7 +44,7 @@ def ragged_gather(
 
     source: [n, width], bfloat16 or float32, width a multiple of 128. indices: int32[buffer_rows]; beyond
     num_valid of any value, never followed. num_valid: int32 scalar. `interpret` runs the same kernel body in
-    Pallas' interpreter on the backend at hand, one subcore after the other.
+    Pallas' interpreter on the backend at hand, one subcore after the other and every DMA at its start.
 
     Raises WorkloadError for a target without SparseCores, and for a dtype or width the kernel does not take.
     """

@@ -4,6 +4,8 @@ import os
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,3 +18,29 @@ def real_traces() -> Path:
     if not folder.is_dir():
         pytest.skip("the folder of real traces is not there")
     return folder
+
+
+@pytest.fixture(scope="session")
+def ring_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run that is the same on every machine: ring, 2 layers × 2 chunks, 2 devices, 2 rounds × 2 steps."""
+    folder = tmp_path_factory.mktemp("run")
+    with tarfile.open(Path(__file__).parent / "data" / "ring-run.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "ring-run"
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a whole output with the file of that name in tests/golden; `--update-golden` writes it instead."""
+
+    def compare(name: str, output: str) -> None:
+        file = Path(__file__).parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            file.write_text(output)
+        assert output == file.read_text()
+
+    return compare
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")

@@ -209,7 +209,7 @@ def _number(
     order = _time_order(events)
     number = np.empty(len(cell), np.int32)
     number[order] = occurrence_numbers(cell[order], size)
-    per_cell = counts(cell, size).reshape(-1, num_ops)[:-1]
+    per_cell = counts(cell, size).reshape(len(runs.program) + 1, num_ops)[:-1]
     events_each, caveats = _events_per_execution(events, runs, per_cell, expected)
     each = events_each[events.op]
     return number // each, number % each == 0, caveats

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from typing import TextIO
 
@@ -14,7 +13,8 @@ from rich.text import Text
 from analyzers.showing.tables import Document, Paragraph, Table
 
 _STYLES = {"": "", "good": "green", "bad": "red", "dim": "dim"}
-_PIPE_WIDTH = 140
+_PIPE_WIDTH = 10_000
+"""In a pipe every row is one line: it stays a table for `grep`, `column` and Markdown."""
 
 
 def print_document(document: Document, *, color: bool | None = None, file: TextIO | None = None) -> None:
@@ -25,7 +25,7 @@ def print_document(document: Document, *, color: bool | None = None, file: TextI
         file=file,
         force_terminal=True if color else None,
         no_color=color is False or (color is None and not terminal),
-        width=None if terminal else max(shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns, _PIPE_WIDTH),
+        width=None if terminal or color else _PIPE_WIDTH,
         highlight=False,
         emoji=False,
         markup=False,

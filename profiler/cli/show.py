@@ -16,7 +16,7 @@ from profiler.cli.reading import read_options, reading_options, traces_of
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema in docs/json.md) instead of tables.")
 @reading_options
 def command(
-    ctx: click.Context, path: str, variants: tuple[str, ...], top: int, as_json: bool, **reading: object
+    path: str, variants: tuple[str, ...], top: int, as_json: bool, **reading: object
 ) -> None:
     """Show sorts, time and buffers of PATH.
 

@@ -1,0 +1,102 @@
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from analyzers.comparing.statistics import Verdict, estimate, saving
+
+
+def test_one_session_each_gives_welchs_interval():
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(100, 5, 9), rng.normal(90, 1, 7)
+    expected = scipy.stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    found = saving([a], [b])
+    half = (found.high - found.low) / 2
+    assert half == pytest.approx((expected.high - expected.low) / 2)
+    assert found.value == pytest.approx(np.median(a) - np.median(b))
+    assert any("one session" in note for note in found.footnotes)
+
+
+def test_sessions_are_the_sample_where_there_are_several():
+    rng = np.random.default_rng(2)
+    a = [rng.normal(100 + shift, 1, 20) for shift in (0, 5, 9)]
+    b = [rng.normal(90 + shift, 1, 20) for shift in (0, 4, 11)]
+    differences = [np.median(x) - np.median(y) for x, y in zip(a, b, strict=True)]
+    expected = scipy.stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+    found = saving(a, b)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert found.value == pytest.approx(np.mean(differences))
+
+
+def test_drift_shared_by_a_round_does_not_hide_a_saving():
+    rounds = [0.0, 500.0, 2000.0, 90.0]
+    a = [np.array([1000.0, 1001.0, 999.0]) + r for r in rounds]
+    b = [np.array([990.0, 991.0, 989.0]) + r for r in rounds]
+    found = saving(a, b)
+    assert found.verdict is Verdict.FASTER
+    assert found.value == pytest.approx(10)
+
+
+@pytest.mark.parametrize(
+    ("noise", "drift"),
+    [("normal", 0.0), ("normal", 20.0), ("skewed", 0.0), ("skewed", 20.0), ("outliers", 5.0)],
+)
+def test_the_same_thing_twice_is_called_different_in_at_most_5_percent(noise, drift):
+    rng = np.random.default_rng(7)
+
+    def session():
+        if noise == "normal":
+            steps = rng.normal(1000, 10, 5)
+        elif noise == "skewed":
+            steps = 1000 + rng.gamma(2.0, 10.0, 5)
+        else:
+            steps = rng.normal(1000, 10, 5) + (rng.random(5) < 0.1) * 500
+        return steps + rng.normal(0, drift)
+
+    trials = 1000
+    wrong = sum(
+        saving([session() for _ in range(3)], [session() for _ in range(3)]).verdict in (Verdict.FASTER, Verdict.SLOWER)
+        for _ in range(trials)
+    )
+    # 5 % and three standard errors of the count.
+    assert wrong / trials <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)
+
+
+def test_one_step_has_no_interval():
+    found = saving([np.array([5.0])], [np.array([3.0])])
+    assert found.verdict is Verdict.TOO_FEW
+    assert found.value == 2
+    assert math.isnan(found.low)
+    assert "no interval" in found.footnotes[0]
+
+
+def test_equal_constants_are_no_difference_and_unequal_ones_are_certain():
+    same, less = np.array([7.0, 7.0, 7.0]), np.array([5.0, 5.0, 5.0])
+    assert saving([same], [same]).verdict is Verdict.NO_DIFFERENCE
+    certain = saving([same], [less])
+    assert (certain.verdict, certain.low, certain.high) == (Verdict.FASTER, 2.0, 2.0)
+
+
+def test_slower_is_said_to_be_slower():
+    a = [np.array([10.0, 11.0, 10.5]), np.array([10.2, 11.1, 10.4]), np.array([10.1, 11.0, 10.6])]
+    b = [x * 2 for x in a]
+    assert saving(a, b).verdict is Verdict.SLOWER
+
+
+def test_few_samples_are_footnoted():
+    assert any("3 steps are few" in n for n in saving([np.array([1.0, 2, 3])], [np.array([1.0, 2, 3])]).footnotes)
+    two = [np.array([1.0, 2.0])] * 2
+    assert any("2 sessions are few" in n for n in saving(two, two).footnotes)
+
+
+def test_scaling_divides_value_and_interval():
+    found = saving([np.array([8.0, 8.0])], [np.array([4.0, 4.0])]).scaled(4)
+    assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
+
+
+def test_an_estimate_is_median_and_range_of_all_sessions():
+    found = estimate([np.array([5.0, 1.0]), np.array([9.0])])
+    assert (found.median, found.low, found.high, found.samples) == (5.0, 1.0, 9.0, 3)
+    with pytest.raises(ValueError, match="at least one sample"):
+        estimate([np.zeros(0)])

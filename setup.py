@@ -14,7 +14,7 @@ setup(
             "analyzers.reading._walker",
             sources=["analyzers/reading/_walker.c"],
             depends=["analyzers/reading/_walker_core.h"],
-            extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-std=c11"],
+            extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-std=gnu11"],
             py_limited_api=True,
             optional=True,
         )

@@ -140,7 +140,7 @@ static PyObject *walker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     }
     ((walker_object *)self)->view = view;
     ((walker_object *)self)->columns.strings.seed = seed;
-    if (columns_reserve(&((walker_object *)self)->columns)) {
+    if (columns_reserve(&((walker_object *)self)->columns, 0)) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
@@ -160,11 +160,21 @@ static int check_free(walker_object *walker) {
     return 0;
 }
 
-static PyObject *walker_begin(PyObject *self, PyObject *host) {
+/* For what reads lines: not after columns were taken. */
+static int check_open(walker_object *walker) {
+    if (!check_free(walker)) return 0;
+    if (walker->columns.capacity) return 1;
+    PyErr_SetString(PyExc_RuntimeError, "the walker has handed over its columns");
+    return 0;
+}
+
+static PyObject *walker_begin(PyObject *self, PyObject *args) {
     walker_object *walker = (walker_object *)self;
-    int is_host = PyObject_IsTrue(host);
-    if (is_host < 0 || !check_free(walker)) return NULL;
-    line_begin(&walker->columns, is_host);
+    int host;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "pn:begin", &host, &size) || !check_open(walker)) return NULL;
+    if (size < 0 || size > walker->view.len) size = walker->view.len;
+    if (line_begin(&walker->columns, host, (size_t)size)) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 
@@ -175,7 +185,7 @@ static PyObject *walker_walk(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "O!nnn:walk", state_of((PyObject *)Py_TYPE(self))->tables, &tables, &position,
                           &last, &pause))
         return NULL;
-    if (!check_free(walker) || !check_range(&walker->view, position, last)) return NULL;
+    if (!check_open(walker) || !check_range(&walker->view, position, last)) return NULL;
     const uint8_t *base = walker->view.buf;
     span s = {base + position, base + last, base + walker->view.len};
     const uint8_t *until = pause < position ? s.at : pause > last ? s.end : base + pause;
@@ -192,7 +202,7 @@ static PyObject *walker_walk(PyObject *self, PyObject *args) {
 static PyObject *walker_end(PyObject *self, PyObject *ignored) {
     walker_object *walker = (walker_object *)self;
     (void)ignored;
-    if (!check_free(walker)) return NULL;
+    if (!check_open(walker)) return NULL;
     columns *c = &walker->columns;
     line_end(c);
     return Py_BuildValue("(nniLIi)", (Py_ssize_t)c->line_first, (Py_ssize_t)c->count, c->device_clock,
@@ -202,7 +212,7 @@ static PyObject *walker_end(PyObject *self, PyObject *ignored) {
 static PyObject *walker_drop(PyObject *self, PyObject *ignored) {
     walker_object *walker = (walker_object *)self;
     (void)ignored;
-    if (!check_free(walker)) return NULL;
+    if (!check_open(walker)) return NULL;
     line_drop(&walker->columns);
     Py_RETURN_NONE;
 }
@@ -261,7 +271,8 @@ static PyObject *walker_take(PyObject *self, PyObject *args) {
 }
 
 static PyMethodDef walker_methods[] = {
-    {"begin", walker_begin, METH_O, "begin(host): start a line; of a host line only ops and steps are kept."},
+    {"begin", walker_begin, METH_VARARGS,
+     "begin(host, size): start a line of that many bytes; of a host line only ops and steps are kept."},
     {"walk", walker_walk, METH_VARARGS,
      "walk(tables, position, last, pause): read the line's records up to the first that begins at or after\n"
      "pause; return where that is, -1 for a record that makes no sense."},

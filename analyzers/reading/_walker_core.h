@@ -9,13 +9,18 @@
 #ifndef MOE_PROF_WALKER_CORE_H
 #define MOE_PROF_WALKER_CORE_H
 
-#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 #define ABSENT INT64_MIN
 #define NO_STRING (-1)
+#define USUAL_EVENT_BYTES 48 /* of events with both clocks; room for rows is made by it */
+#define HUGE_BLOCK_BYTES (16 << 20)
 
 enum status { WALK_OK = 0, WALK_BAD = 1, WALK_NO_MEMORY = 2 };
 
@@ -331,14 +336,30 @@ static inline void columns_free(columns *c) {
     c->count = c->capacity = 0;
 }
 
-static inline int columns_reserve(columns *c) {
+/* Asks for huge pages for a large block: ten million rows are 120,000 page faults otherwise. */
+static inline void want_huge_pages(void *data, size_t size) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    const uintptr_t page = 4096;
+    if (size < HUGE_BLOCK_BYTES) return;
+    uintptr_t first = ((uintptr_t)data + page - 1) & ~(page - 1), last = ((uintptr_t)data + size) & ~(page - 1);
+    madvise((void *)first, last - first, MADV_HUGEPAGE);
+#else
+    (void)data;
+    (void)size;
+#endif
+}
+
+/* Makes room for more rows: half as many again, or up to `rows` where that is more. */
+static inline int columns_reserve(columns *c, size_t rows) {
     size_t capacity = c->capacity ? c->capacity + c->capacity / 2 : 1024;
+    if (capacity < rows) capacity = rows;
     if (capacity > INT32_MAX) capacity = INT32_MAX;
     if (capacity <= c->count) return WALK_NO_MEMORY;
     for (int i = 0; i < COLUMN_COUNT; i++) {
         if (i > COLUMN_EVENT_DURATION && !c->data[i]) continue;
         void *data = realloc(c->data[i], capacity * column_width(i));
         if (!data) return WALK_NO_MEMORY;
+        want_huge_pages(data, capacity * column_width(i));
         c->data[i] = data;
     }
     c->capacity = capacity;
@@ -349,6 +370,7 @@ static inline int columns_reserve(columns *c) {
 static inline int columns_add(columns *c, int column) {
     void *data = malloc(c->capacity * column_width(column));
     if (!data) return WALK_NO_MEMORY;
+    want_huge_pages(data, c->capacity * column_width(column));
     if (column == COLUMN_START || column == COLUMN_DURATION) {
         memcpy(data, c->data[column - COLUMN_START + COLUMN_EVENT_START], c->count * sizeof(int64_t));
     } else if (column == COLUMN_OCCURRENCES) {
@@ -493,7 +515,7 @@ enum { STAT_STEP_NUM = 3, STAT_HLO_OP = STAT_STRINGS };
 static inline int store(columns *c, const plane_tables *tables, event *e) {
     if (c->host && !HAS(e, STAT_STEP_NUM) && !HAS(e, STAT_HLO_OP)) return WALK_OK;
     if (c->count == c->capacity) {
-        int status = columns_reserve(c);
+        int status = columns_reserve(c, 0);
         if (status) return status;
     }
     size_t row = c->count;
@@ -552,7 +574,10 @@ static inline int store(columns *c, const plane_tables *tables, event *e) {
 
 /* ---- lines -------------------------------------------------------------------------------------------- */
 
-static inline void line_begin(columns *c, int host) {
+/* Starts a line of `size` bytes. Of a host line only ops and steps are kept, so that nothing says how many. */
+static inline int line_begin(columns *c, int host, size_t size) {
+    size_t rows = c->count + (host ? 0 : size / USUAL_EVENT_BYTES);
+    if (rows > c->capacity && columns_reserve(c, rows)) return WALK_NO_MEMORY;
     c->line_first = c->count;
     c->host = host;
     c->named = 0;
@@ -560,6 +585,7 @@ static inline void line_begin(columns *c, int host) {
     c->timestamp_ns = 0;
     c->stats_seen = 0;
     c->aggregates = 0;
+    return WALK_OK;
 }
 
 /* Reads a line's records from s->at until one begins at or after `pause`, or the line ends. */

@@ -63,7 +63,7 @@ class CWalker:
         kind = line_kind(plane.kind, text(name))
         if kind is None:
             return None
-        self._walker.begin(plane.kind is PlaneKind.HOST)
+        self._walker.begin(plane.kind is PlaneKind.HOST, last - first)
         if not self._walk(self._plane_tables(plane), first, last):
             self._walker.drop()
             return damage

@@ -91,6 +91,7 @@ def line_name(data: Buffer, first: int, last: int) -> bytes:
 
     Raises:
         BadRecordError: where a record up to there is malformed.
+
     """
     name = display_name = b""
     for record in wire.records(data, first, last):

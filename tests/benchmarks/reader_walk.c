@@ -91,10 +91,10 @@ static double walker(span line, size_t *rows) {
     plane_tables tables = {0};
     columns c = {0};
     if (id_table_make(&tables.metadata, metadata_ids, metadata_rows, 512) ||
-        id_table_make(&tables.stats, stat_ids, stats, 2) || columns_reserve(&c))
+        id_table_make(&tables.stats, stat_ids, stats, 2) || columns_reserve(&c, 0))
         exit(2);
     double begin = now();
-    line_begin(&c, 0);
+    if (line_begin(&c, 0, (size_t)(line.end - line.at))) exit(2);
     if (line_walk(&c, &tables, &line, line.end)) exit(2);
     line_end(&c);
     double seconds = now() - begin;
@@ -109,7 +109,11 @@ static double walker(span line, size_t *rows) {
 static double bare(span line, size_t rows) {
     int32_t *metadata = malloc(rows * sizeof *metadata);
     int64_t *values[4];
-    for (int i = 0; i < 4; i++) values[i] = malloc(rows * sizeof **values);
+    want_huge_pages(metadata, rows * sizeof *metadata);
+    for (int i = 0; i < 4; i++) {
+        values[i] = malloc(rows * sizeof **values);
+        want_huge_pages(values[i], rows * sizeof **values);
+    }
     double begin = now();
     if (bare_walk(line, metadata, values) != rows) exit(2);
     double seconds = now() - begin;

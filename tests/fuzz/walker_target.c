@@ -75,11 +75,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t input_size) {
     columns c = {0};
     c.strings.seed = 12345;
     make_tables(&tables, control >> 1 & 1);
-    CHECK(columns_reserve(&c) == WALK_OK);
+    CHECK(columns_reserve(&c, 0) == WALK_OK);
     for (int line = 0; line < 2; line++) { /* The second finds columns that the first made. */
         span s = whole;
         size_t before = c.count;
-        line_begin(&c, control & 1);
+        CHECK(line_begin(&c, control & 1, size) == WALK_OK);
         int status = line_walk(&c, &tables, &s, data + (size_t)(control >> 2) % (size + 1));
         if (status == WALK_OK) status = line_walk(&c, &tables, &s, s.end);
         CHECK(status != WALK_NO_MEMORY);

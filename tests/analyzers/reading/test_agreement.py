@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analyzers.errors import UserError
+from analyzers.reading import _walker
 from analyzers.reading.columns import INT_STATS, STRING_STATS
 from analyzers.reading.protos import xplane_pb2
 from analyzers.reading.xspace import read_xspace
@@ -185,3 +186,45 @@ def test_what_fuzzing_kept_is_read_alike_or_refused(path, plane_name):
     for line in lines():
         line_file(path, line.SerializeToString(), plane_name)
         assert agree_or_refused(path)
+
+
+def test_a_walker_that_gave_its_columns_away_reads_no_further():
+    walker = _walker.Walker(b"", 1)
+    walker.begin(False, 0)
+    assert walker.end() == (0, 0, 0, 0, 0, 0)
+    walker.take(0)
+    tables = _walker.Tables(*(np.empty(0, dtype) for dtype in (np.int64, np.int32) * 3))
+    for misuse in (
+        lambda: walker.begin(False, 0),
+        lambda: walker.walk(tables, 0, 0, 0),
+        lambda: walker.end(),
+        lambda: walker.drop(),
+    ):
+        with pytest.raises(RuntimeError, match="handed over"):
+            misuse()
+    with pytest.raises(KeyError):
+        walker.take(0)
+
+
+def test_the_extension_checks_what_it_is_given():
+    walker = _walker.Walker(b"abc", 1)
+    tables = _walker.Tables(*(np.empty(0, dtype) for dtype in (np.int64, np.int32) * 3))
+    for first, last in ((-1, 2), (2, 1), (0, 4)):
+        with pytest.raises(ValueError, match="outside the buffer"):
+            walker.walk(tables, first, last, 0)
+        with pytest.raises(ValueError, match="outside the buffer"):
+            walker.line_name(first, last)
+        with pytest.raises(ValueError, match="outside the buffer"):
+            _walker.split_plane(b"abc", first, last)
+    ids, rows = np.array([3, 1], np.int64), np.array([0, 1], np.int32)
+    empty = (np.empty(0, np.int64), np.empty(0, np.int32)) * 2
+    with pytest.raises(ValueError, match="ascending"):
+        _walker.Tables(ids, rows, *empty)
+    with pytest.raises(ValueError, match="one int32 row each"):
+        _walker.Tables(np.sort(ids), rows[:1], *empty)
+    start = np.zeros(3, np.int64)
+    parent = np.zeros(3, np.int32)
+    with pytest.raises(ValueError, match="outside the rows"):
+        _walker.nest(np.array([0]), np.array([4]), start, start, 0, parent)
+    with pytest.raises(ValueError, match="different lengths"):
+        _walker.nest(np.array([0]), np.array([3]), start, start[:2], 0, parent)

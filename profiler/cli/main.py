@@ -31,6 +31,7 @@ COMMANDS = {
     "capture": LazyCommand("profiler.cli.capture", "Run a workload's variants under the profiler, side by side."),
     "diff": LazyCommand("profiler.cli.diff", "What changed between two traces: sorts, time, buffers."),
     "show": LazyCommand("profiler.cli.show", "One trace: sorts, time per layer and chunk, buffers."),
+    "verify": LazyCommand("profiler.cli.verify", "Do the variants compute the same values, gradients and loss curve?"),
     "workloads": LazyCommand("profiler.cli.workloads", "List workloads, their variants, and presets."),
     "version": LazyCommand("profiler.cli.version", "Versions of everything a capture depends on."),
 }

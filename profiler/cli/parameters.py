@@ -1,11 +1,15 @@
 """Parameter types and completions that several commands share."""
 
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from workloads.registry import PRESETS, WORKLOADS
+from workloads.registry import PRESETS, WORKLOADS, WorkloadError
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class ScaleType(click.ParamType):  # type: ignore[type-arg]
@@ -69,3 +73,55 @@ def complete_variants(ctx: click.Context, param: click.Parameter, incomplete: st
         for variant in workload.variants
         if variant.name.startswith(last)
     ]
+
+
+def variant_options(command: _Command) -> _Command:
+    """Which variants of which workload, at which size: WORKLOAD, --preset, --scale, --variants, --all-variants."""
+    return _decorated(
+        command,
+        click.argument("workload", shell_complete=complete_workload),
+        click.option(
+            "--preset", default="tiny", show_default=True, shell_complete=complete_preset, help="Model shapes."
+        ),
+        click.option(
+            "--scale", type=SCALE, default="1", show_default=True, help="Scale the preset, for instance 1/64."
+        ),
+        click.option(
+            "--variants",
+            type=NAMES,
+            shell_complete=complete_variants,
+            help="Which ones, the one to compare with first.",
+        ),
+        click.option("--all-variants", is_flag=True, help="Every variant of the workload."),
+    )
+
+
+def config_options(command: _Command) -> _Command:
+    """Fields of the configuration that override the preset; each is None where it was not given."""
+    return _decorated(
+        command,
+        click.option("--ep", type=int, help="Size of the expert-parallel mesh axis; a CPU simulates the devices."),
+        click.option("--tokens", "num_tokens", type=int, help="Tokens per step, over all devices."),
+        click.option("--layers", "num_layers", type=int, help="MoE layers."),
+        click.option("--chunks", "num_chunks", type=int, help="Chunks of the embedding dimension."),
+        click.option("--top-k", type=int, help="Experts per token."),
+        click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), help="Of activations and expert weights."),
+        click.option("--seed", type=int, help="Of weights, tokens and routing."),
+    )
+
+
+def variant_names(workload: str, variants: tuple[str, ...] | None, all_variants: bool) -> tuple[str, ...]:
+    """The variants that `variant_options` ask for; the workload's default ones where they say nothing."""
+    if workload not in WORKLOADS:
+        raise WorkloadError(f"unknown workload {workload!r}; choose one of {', '.join(WORKLOADS)}.")
+    if all_variants and variants:
+        raise click.UsageError("--variants and --all-variants exclude each other.")
+    if all_variants:
+        return tuple(variant.name for variant in WORKLOADS[workload].variants)
+    return variants or WORKLOADS[workload].default_variants
+
+
+def _decorated(command: _Command, *decorators: Callable[[_Command], _Command]) -> _Command:
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command

@@ -6,8 +6,8 @@ columns. What is small (names, metadata, HLO protos) goes through protobuf eithe
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -195,7 +195,6 @@ def _chosen(reader: Reader, data: memoryview) -> tuple[Walker, structure.PlaneSp
 
 @cache
 def _say_once_that_it_is_slow() -> None:
-    print(
-        "moe-prof: the C extension was not built here, so traces are read by a slower reader on protobuf.",
-        file=sys.stderr,
+    logging.getLogger(__name__).warning(
+        "moe-prof: the C extension was not built here, so traces are read by a slower reader on protobuf."
     )

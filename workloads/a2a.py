@@ -17,8 +17,8 @@ from jax import lax
 from workloads.config import Choices, Config
 from workloads.control import tag
 from workloads.experts import ExpertWeights, feed_forward
-from workloads.permutation import count_groups, invert, sort_by_expert
-from workloads.permute import Order, take
+from workloads.permutation import invert, sort_by_expert
+from workloads.permute import Order, route_local, take
 from workloads.sizes import block_rows
 
 EP = "ep"
@@ -32,6 +32,11 @@ class Plan(NamedTuple):
     top_k: int
     block_rows: int
     inverse: str
+
+
+def plan_for(config: Config, choices: Choices) -> Plan:
+    """The static plan of a configuration."""
+    return Plan(config.ep, config.experts_per_shard, config.top_k, block_rows(config), choices.inverse)
 
 
 class Send(NamedTuple):
@@ -55,11 +60,10 @@ def moe(
     choices: Choices,
 ) -> jax.Array:
     """One MoE layer on one shard, inside shard_map; arguments and result as in `ring.moe`."""
-    plan = Plan(config.ep, config.experts_per_shard, config.top_k, block_rows(config), choices.inverse)
+    plan = plan_for(config, choices)
     with jax.named_scope("dispatch"):
         send = route_send(experts.reshape(-1), config, choices)
-        kept_sizes = _kept_sizes(send.group_sizes, plan)
-        received_sizes = lax.all_to_all(kept_sizes, EP, 0, 0, tiled=True)
+        received_sizes = lax.all_to_all(kept_sizes(send.group_sizes, plan), EP, 0, 0, tiled=True)
         order = route_received(received_sizes, plan, choices)
         blocks = _exchange(send_rows(plan, x, send), plan)
         rows = take(choices.inverse, blocks, order)
@@ -80,13 +84,7 @@ def _exchange(blocks: jax.Array, plan: Plan) -> jax.Array:
 
 def route_send(experts: jax.Array, config: Config, choices: Choices) -> Send:
     """Sort this shard's slots by expert. experts: int32[N]."""
-    sort_indices, positions = sort_by_expert(experts, config.num_experts, choices.sort_key)
-    sort_indices = tag(sort_indices, "routing_sort_indices")
-    if positions is None:
-        with jax.named_scope("inverse"):
-            positions = invert(sort_indices, choices.inverse)
-    group_sizes = count_groups(experts, config.num_experts)
-    return Send(sort_indices, tag(positions, "routing_positions"), tag(group_sizes, "routing_group_sizes"))
+    return Send(*route_local(experts, config, choices))
 
 
 def route_received(sizes: jax.Array, plan: Plan, choices: Choices) -> Order:
@@ -113,7 +111,7 @@ def _undo(order: Order, choices: Choices) -> Order:
         return Order(invert(order.forth, choices.inverse), None)
 
 
-def _kept_sizes(group_sizes: jax.Array, plan: Plan) -> jax.Array:
+def kept_sizes(group_sizes: jax.Array, plan: Plan) -> jax.Array:
     """int32[ep, experts_per_shard]: rows per destination and expert, less those that do not fit their block."""
     sizes = group_sizes.reshape(plan.ep, plan.experts_per_shard)
     ends = jnp.minimum(jnp.cumsum(sizes, axis=1, dtype=jnp.int32), plan.block_rows)

@@ -87,7 +87,7 @@ def make_stack(workload: str, choices: Choices, config: Config, mesh: Mesh) -> S
     """The stack as a function of (params, bias float32[L, num_experts], x [num_tokens, hidden]) on global
     arrays.
     """
-    moe = _moe_of(workload, choices, config)
+    moe = _moe_of(workload, choices, config, mesh.devices.flat[0].device_kind)
 
     def layer(x: jax.Array, weights: tuple[Params, jax.Array]) -> tuple[jax.Array, None]:
         params, bias = weights
@@ -113,12 +113,12 @@ def make_stack(workload: str, choices: Choices, config: Config, mesh: Mesh) -> S
     return stack
 
 
-def _moe_of(workload: str, choices: Choices, config: Config) -> Moe:
+def _moe_of(workload: str, choices: Choices, config: Config, device_kind: str) -> Moe:
     if workload == "permute":
         return lambda x, experts, weights, params: permute.moe(x, experts, weights, params, config, choices)
     if workload == "a2a":
         return lambda x, experts, weights, params: a2a.moe(x, experts, weights, params, config, choices)
-    plan = ring.plan_for(config, choices, choose(config.kernels))
+    plan = ring.plan_for(config, choices, choose(config.kernels, device_kind))
     return lambda x, experts, weights, params: ring.moe(x, experts, weights, params, config, plan)
 
 

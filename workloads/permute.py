@@ -46,11 +46,7 @@ def moe(
     with jax.named_scope("experts"):
         params = ExpertWeights(*(lax.all_gather(leaf, EP, tiled=True) for leaf in params))
     with jax.named_scope("dispatch"):
-        flat = experts.reshape(-1)
-        sort_indices, positions = sort_by_expert(flat, config.num_experts, choices.sort_key)
-        sort_indices = tag(sort_indices, "routing_sort_indices")
-        group_sizes = tag(count_groups(flat, config.num_experts), "routing_group_sizes")
-        positions = tag(_invert(sort_indices, positions, choices), "routing_positions")
+        sort_indices, positions, group_sizes = route_local(experts.reshape(-1), config, choices)
         reuse = choices.inverse == "reuse"
         to_rows = Order(sort_indices, positions if reuse else None)
         if choices.activations == "repeat":
@@ -65,11 +61,18 @@ def moe(
         return jnp.sum(by_token * weights[:, :, None], axis=1).astype(x.dtype)
 
 
-def _invert(sort_indices: jax.Array, positions: jax.Array | None, choices: Choices) -> jax.Array:
-    if positions is not None:
-        return positions
-    with jax.named_scope("inverse"):
-        return invert(sort_indices, choices.inverse)
+def route_local(experts: jax.Array, config: Config, choices: Choices) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Sort this device's slots by expert. experts: int32[N].
+
+    Returns sort_indices int32[N], positions int32[N] (its inverse) and group_sizes int32[num_experts].
+    """
+    sort_indices, positions = sort_by_expert(experts, config.num_experts, choices.sort_key)
+    sort_indices = tag(sort_indices, "routing_sort_indices")
+    if positions is None:
+        with jax.named_scope("inverse"):
+            positions = invert(sort_indices, choices.inverse)
+    group_sizes = tag(count_groups(experts, config.num_experts), "routing_group_sizes")
+    return sort_indices, tag(positions, "routing_positions"), group_sizes
 
 
 def _back(method: str, order: Order) -> jax.Array:

@@ -29,9 +29,11 @@ from workloads.training import make_train_args, make_train_step, train_shapes
 class Program:
     """A step that can be lowered, compiled and run.
 
-    step: a jax.jit-wrapped function. In mode `forward` it takes (params, bias, x) and returns the output
-    [num_tokens, hidden]; in mode `backward` it takes (params, bias, x, cotangent) and returns the float32
-    loss sum(output * cotangent) and its gradients with respect to (params, x).
+    step: a jax.jit-wrapped function. In mode `forward` it takes (params, bias, x) and returns the output [num_tokens,
+    hidden]; in mode `backward` it takes (params, bias, x, cotangent) and returns the float32 loss
+    sum(output * cotangent) and its gradients with respect to (params, x); in mode `train` it takes (state, bias,
+    tokens, targets) and returns the new state and the loss (see `workloads.training`). Mode `check`, for
+    `workloads.verify`, is `backward` with (loss, output) in place of the loss.
     dispatch_input_bytes: the dispatch input of one layer on one device (tokens seen there × hidden ×
     itemsize).
     estimated_bytes: roughly what a step needs in total over all devices, arguments included, erring upwards.
@@ -89,13 +91,14 @@ def _make_step(stack: Stack, mode: str) -> Callable[..., Any]:
 
         return forward
 
-    def loss(params: Params, bias: jax.Array, x: jax.Array, cotangent: jax.Array) -> jax.Array:
+    def loss(params: Params, bias: jax.Array, x: jax.Array, cotangent: jax.Array) -> Any:
         out = stack(params, bias, x)
         with jax.named_scope("loss"):
-            return jnp.sum(out.astype(jnp.float32) * cotangent.astype(jnp.float32))
+            value = jnp.sum(out.astype(jnp.float32) * cotangent.astype(jnp.float32))
+        return (value, out) if mode == "check" else value
 
     def backward(*args: Any) -> Any:
-        return jax.value_and_grad(loss, argnums=(0, 2))(*args)
+        return jax.value_and_grad(loss, argnums=(0, 2), has_aux=mode == "check")(*args)
 
     return backward
 

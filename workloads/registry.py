@@ -47,7 +47,7 @@ def check(workload: str, variant: str, config: Config, mode: str) -> tuple[Varia
     that cannot combine.
     """
     found = find_variant(workload, variant)
-    if mode not in MODES:
+    if mode not in (*MODES, "check"):
         raise WorkloadError(f"unknown mode {mode!r}; choose one of {', '.join(MODES)}.")
     if workload != "ring":
         # Only the ring all-gathers activations, and only there are chunks of them worth overlapping.

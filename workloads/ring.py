@@ -127,7 +127,7 @@ def route_ring(experts: jax.Array, plan: Plan) -> Routing:
     if choices.validity == "recompute":
         return Routing(sort_indices, positions, group_sizes, None)
     with jax.named_scope("validity"):
-        order = sort_by_validity(_valid(positions, span_of(group_sizes, plan)))
+        order = sort_by_validity(valid_slots(positions, span_of(group_sizes, plan)))
     return Routing(sort_indices, positions, group_sizes, tag(order, "routing_sorted_by_validity"))
 
 
@@ -147,7 +147,7 @@ def local_group_sizes(group_sizes: jax.Array, plan: Plan) -> jax.Array:
     return jnp.diff(ends, prepend=jnp.int32(0))
 
 
-def _valid(positions: jax.Array, span: Span) -> jax.Array:
+def valid_slots(positions: jax.Array, span: Span) -> jax.Array:
     """bool[N]: the slot has a row in this shard's buffer."""
     local = positions - span.start
     return (local >= 0) & (local < span.num_valid)
@@ -210,7 +210,7 @@ def _combine_backward(
     d_rows = (d_sums * weights[slots][:, None]).astype(rows.dtype)
     d_row_weights = jnp.sum(d_sums * rows.astype(jnp.float32), axis=1)
     local = jnp.clip(routing.positions - span.start, 0, plan.buffer_rows - 1)
-    d_weights = jnp.where(_valid(routing.positions, span), d_row_weights[local], 0.0)
+    d_weights = jnp.where(valid_slots(routing.positions, span), d_row_weights[local], 0.0)
     return d_rows, d_weights, None
 
 
@@ -220,7 +220,7 @@ combine_rows.defvjp(_combine_forward, _combine_backward)
 def _gather_reduce(plan: Plan, rows: jax.Array, weights: jax.Array | None, routing: Routing) -> jax.Array:
     """Un-sort: sum each token's rows of this shard, with `weights` where given."""
     span = span_of(routing.group_sizes, plan)
-    valid = _valid(routing.positions, span)
+    valid = valid_slots(routing.positions, span)
     order = routing.sorted_by_validity
     if order is None:
         with jax.named_scope("validity"):

@@ -135,7 +135,7 @@ def estimate_bytes(workload: str, config: Config, mode: str, platform: str) -> i
         + config.num_layers * config.tokens_per_device * hidden * config.itemsize * 2
     )
     # Weights and their gradients; in training also the optimiser's two moments, old and new.
-    copies = {"forward": 1, "backward": 3, "train": 7}[mode]
+    copies = {"forward": 1, "train": 7}.get(mode, 3)
     weights = copies * parameter_bytes(config) // config.num_devices
     gathered = 3 * experts * hidden * config.expert_dim * config.itemsize * (4 if gradient else 2)
     head = 0

@@ -9,10 +9,10 @@ from .cases import ALL_VARIANTS, cached_program
 
 # Per layer: (forward, recompute, backward). In ring's forward: by expert, its inverse, the validity mask. Recompute
 # lacks the mask where each call sorts it, because the output needs that sort and the backward does not. Backward:
-# the combine's inverse (unless handed on) and the dispatch's mask (unless cached), hoisted out of the chunk loop by XLA.
+# the combine's inverse (unless handed on) and the dispatch's mask (unless cached), hoisted from the chunk loop by XLA.
 # permute has no mask; its backward derives the inverse of the combine, while the dispatch's is the same as the one
 # that remat recomputes and is merged with it. a2a sorts and inverts on both sides; its backward inverts the sender's
-# positions, while the receiver's two inversions are the recomputed one, and its inverse's. A scatter is no sort.
+# positions, the receiver's two inversions are the recomputed one, and its inverse's. A scatter is no sort.
 EXPECTED = {
     ("permute", "repeat"): (2, 2, 1),
     ("permute", "repeat+scatter"): (1, 1, 0),

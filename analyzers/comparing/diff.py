@@ -188,7 +188,11 @@ OpKey = tuple[Pass, str, str, str]
 
 
 def _op_key(op: OpFacts) -> OpKey:
-    return op.pass_, op.opcode, op.shape, without_numbers(op.scope)
+    opcode = op.opcode
+    if opcode == "custom-call":
+        # All kernels share the opcode; the stem of the instruction's name is the kernel's.
+        opcode += f" {without_numbers(op.name.split('.')[0])}"
+    return op.pass_, opcode, op.shape, without_numbers(op.scope)
 
 
 def _ops(a: Trace, b: Trace, top: int) -> tuple[OpDelta, ...]:

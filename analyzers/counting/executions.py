@@ -257,11 +257,16 @@ def _events_per_execution(
             disagreeing.append(f"{op.name} ({odd} of {np.count_nonzero(concerned)} runs)")
     if without_module:
         names = ", ".join(sorted(without_module))
+        # On a TPU an event is an execution; elsewhere only the module says how many make one.
+        several = (
+            ""
+            if all(d.startswith("TPU") for d in events.devices)
+            else ("its counts are of events, of which one execution can leave several, and ")
+        )
         caveats.append(
             Caveat(
                 "no-hlo",
-                f"No compiled module in the trace for {names}: its counts are of events, of which one execution "
-                "can leave several, and layers and chunks inside loops cannot be told.",
+                f"No compiled module in the trace for {names}: {several}layers and chunks inside loops cannot be told.",
             )
         )
     if unknown:
@@ -299,7 +304,12 @@ def _attributions(
             for name, attribution in by_program[k].items()
             if attribution.layer_is_guess
         }
-    own = [by_program.get(op.program, {}).get(op.name) or attribute_by_scope(op.scope, patterns) for op in events.ops]
+    differentiated = {op.program for op in events.ops if "jvp(" in op.scope}
+    own = [
+        by_program.get(op.program, {}).get(op.name)
+        or attribute_by_scope(op.scope, patterns, op.program in differentiated)
+        for op in events.ops
+    ]
     # What was offloaded belongs where it was launched.
     attributions = tuple(own[launching_ops[k][0]] if k in launching_ops else own[k] for k in range(len(own)))
     if not guessed:

@@ -6,6 +6,7 @@ the difference is gone, except for what is known of module runs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,9 +15,11 @@ from numpy.typing import NDArray
 
 from analyzers.counting.arrays import dense
 from analyzers.counting.hlo import Instruction, Module, ModuleError
-from analyzers.reading.columns import ABSENT, NO_STRING, Line, LineKind, PlaneKind, XSpaceColumns
+from analyzers.reading.columns import ABSENT, NO_STRING, Line, LineKind, Plane, PlaneKind, XSpaceColumns
 
 _UINT64 = 2**64
+_LAYOUT = re.compile(r"\{[^{}]*\}")
+_OPCODE = re.compile(r" = .*?\s([a-z][a-z0-9-]*)\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +46,17 @@ class Op:
     instruction: Instruction | None = field(compare=False, repr=False)
     sparse_core: bool = False
 
+    hlo_text: str = ""
+    """The instruction as text, where the trace carries it (TPU)."""
+
     @property
     def opcode(self) -> str:
-        """HLO opcode, from the module or else guessed from the instruction's name (`sort.12` is a sort)."""
+        """HLO opcode, from the module, the instruction's text, or else guessed from its name (`sort.12`)."""
         if self.instruction is not None:
             return self.instruction.opcode
-        return self.name.split(".")[0].strip("%")
+        # `%sort.12 = (s32[8]{0:T(128)}, …) sort(…)`: a shape has no word that a blank precedes and a bracket follows.
+        found = _OPCODE.search(self.hlo_text)
+        return found[1] if found else self.name.split(".")[0].strip("%")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +180,44 @@ class _Builder:
     # TPU: what an event is stands on its metadata: display_name, program_id, hlo_category, tf_op.
     def tpu_line(self, line_index: int, line: Line) -> None:
         plane = self.columns.planes[line.plane]
-        table = np.array([self._tpu_op(line, row) for row in range(len(plane.metadata))], np.int32)
         rows = self.columns.events.metadata[line.first : line.last]
+        if self.columns.reader == "chrome":
+            op = self._chrome_ops(line, rows)
+            self._append(slice(line.first, line.last), op, self._device(plane.name), line_index)
+            return
+        table = np.array([self._tpu_op(line, row) for row in range(len(plane.metadata))], np.int32)
         # A metadata id that is not in the table is -1, which picks the entry appended here.
         op = np.append(table, np.int32(-1))[rows]
         if len(op) and int(op.min()) < 0:
             op[op < 0] = self._op(-1, "(unknown event)", plane.kind, {})
         self._append(slice(line.first, line.last), op, self._device(plane.name.split(" ")[0]), line_index)
+
+    def _chrome_ops(self, line: Line, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the ops of a line of a Chrome trace, which drops program ids: a module owns what runs in its time.
+
+        Both lines carry the device clock there, so that containment in time is exact.
+        """
+        plane = self.columns.planes[line.plane]
+        owner = np.full(len(rows), -1, np.int32)
+        starts = self.columns.events.start_ps
+        for modules in self.columns.lines:
+            if modules.kind is not LineKind.MODULES or modules.plane != line.plane:
+                continue
+            programs = [split_module_name(m.name) for m in plane.metadata]
+            own = self.columns.events.metadata[modules.first : modules.last]
+            position = (
+                np.searchsorted(starts[modules.first : modules.last], starts[line.first : line.last], "right") - 1
+            )
+            owner = np.array([self.programs.index(*programs[m]) for m in own] + [-1], np.int32)[position]
+        ids, distinct = dense(owner, rows)
+        return np.array([self._chrome_op(plane, *row) for row in distinct], np.int32)[ids]
+
+    def _chrome_op(self, plane: Plane, program: int, row: int) -> int:
+        if row < 0:
+            return self._op(program, "(unknown event)", plane.kind, {})
+        metadata = plane.metadata[row]
+        name = metadata.display_name or metadata.name
+        return self._op(program, name, plane.kind, metadata.stats, metadata.name)
 
     def _tpu_op(self, line: Line, row: int) -> int:
         plane = self.columns.planes[line.plane]
@@ -188,7 +227,7 @@ class _Builder:
         program_id = metadata.stats.get("program_id")
         program = self.programs.index("", int(program_id)) if program_id is not None else -1
         name = metadata.display_name or metadata.name.split(" = ")[0].lstrip("%")
-        return self._op(program, name, plane.kind, metadata.stats)
+        return self._op(program, name, plane.kind, metadata.stats, metadata.name)
 
     # GPU and CPU: what an event is stands on the event: hlo_op, hlo_module, program_id. A kernel without
     # hlo_op (a copy, or one replayed from a command buffer) is an op of its own name.
@@ -236,14 +275,16 @@ class _Builder:
         stats = {"tf_op": strings[scope]} if scope != NO_STRING else {}
         return self._op(program, strings[hlo_op], plane.kind, stats)
 
-    def _op(self, program: int, name: str, plane: PlaneKind | None, stats: Mapping[str, object]) -> int:
+    def _op(
+        self, program: int, name: str, plane: PlaneKind | None, stats: Mapping[str, object], hlo_text: str = ""
+    ) -> int:
         sparse_core = plane is PlaneKind.SPARSE_CORE
         key = (program, name, sparse_core)
         if key not in self.op_index:
             module = self.programs.found[program].module if program >= 0 else None
             instruction = module.instructions.get(name) if module else None
             scope = str(stats.get("tf_op", "")).rstrip(":")
-            shape = str(stats.get("shape_with_layout", ""))
+            shape = _LAYOUT.sub("", str(stats.get("shape_with_layout", "")))
             self.op_index[key] = len(self.ops)
             self.ops.append(
                 Op(
@@ -254,6 +295,7 @@ class _Builder:
                     shape=str(instruction.shape) if instruction else shape,
                     instruction=instruction,
                     sparse_core=sparse_core,
+                    hlo_text=hlo_text if instruction is None else "",
                 )
             )
         return self.op_index[key]

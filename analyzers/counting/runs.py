@@ -1,6 +1,6 @@
 """Module runs: one execution of a compiled module on one device, and the run each op event belongs to.
 
-A CPU trace says the run of every op (`run_id`). A TPU trace has a line of module executions, but on the event
+A CPU trace says the run of every op (`run_id`; where it does not, it is read as a GPU's). A TPU trace has a line of module executions, but on the event
 clock, which can be off by 198 ms against the device clock of the ops, so ops are dealt to runs by counting
 wherever the counts come out, and by time only where they do not. A GPU trace says nothing: the number of runs
 is the number by which the events of most ops of the module can be divided.
@@ -64,7 +64,7 @@ def find_runs(
     caveats: list[Caveat] = []
     for device, name in enumerate(events.devices):
         rows = np.flatnonzero((events.device == device) & (program >= 0))
-        if name.startswith("CPU"):
+        if name.startswith("CPU") and events.run_id is not None and (events.run_id[rows] != ABSENT).any():
             _runs_by_id(events, device, rows, program, run, found)
         elif name.startswith("TPU"):
             caveats += _runs_by_module_events(columns, events, device, rows, program, expected, run, found)
@@ -105,8 +105,8 @@ def _runs_by_id(
 ) -> None:
     if len(rows) == 0:
         return
-    run_id = events.run_id[rows] if events.run_id is not None else np.full(len(rows), ABSENT, np.int64)
-    ids, distinct = dense(program[rows], run_id)
+    assert events.run_id is not None
+    ids, distinct = dense(program[rows], events.run_id[rows])
     start = np.full(len(distinct), np.iinfo(np.int64).max)
     end = np.full(len(distinct), np.iinfo(np.int64).min)
     np.minimum.at(start, ids, events.start_ps[rows])

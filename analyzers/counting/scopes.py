@@ -66,10 +66,12 @@ class Attribution:
     """True when no scope named the layer loop and the outermost loop was taken for it."""
 
 
-def attribute_by_scope(scope: str, patterns: ScopePatterns = DEFAULT_PATTERNS) -> Attribution:
+def attribute_by_scope(
+    scope: str, patterns: ScopePatterns = DEFAULT_PATTERNS, differentiated: bool = True
+) -> Attribution:
     """Return the attribution of an op whose module is not at hand, from its scope path alone."""
     return Attribution(
-        pass_=pass_of_scope(scope, differentiated=True),
+        pass_=pass_of_scope(scope, differentiated),
         layer=index_in_scope(scope, patterns.layer),
         chunk=index_in_scope(scope, patterns.chunk),
         layer_loop=None,

@@ -41,6 +41,21 @@ def test_a_run_clipped_on_a_cpu_is_a_count_mismatch(program, runs, tmp_path) -> 
     assert _caveat(facts, "count-mismatch").lower_bound
 
 
+@pytest.mark.parametrize("space", [tpu_space, gpu_space, cpu_space])
+def test_one_instruction_that_one_run_lacks_is_noticed(space, program, runs, tmp_path) -> None:
+    missing = next(e.instruction for e in runs[0].executions if not e.loops and not e.container)
+    less = replace(runs[2], executions=tuple(e for e in runs[2].executions if e.instruction != missing))
+    facts = facts_of(tmp_path, space(program, [*runs[:2], less, *runs[3:]]))
+    assert f"{missing} (1 of 4 runs)" in _caveat(facts, "count-mismatch").message
+
+
+def test_a_cpu_trace_without_run_ids_is_divided_into_runs(program, tmp_path) -> None:
+    runs = play(program, devices=2, steps=3, pieces=lambda name: 1 + len(name) % 3)
+    facts = facts_of(tmp_path, cpu_space(program, runs, defects=Defects(without_run_ids=True)))
+    assert caveat_names(facts) == []
+    assert self_ps_by_place(facts) == added(runs, places)
+
+
 def test_a_lost_module_event_is_noticed(program, runs, tmp_path) -> None:
     lost = [runs[0], replace(runs[1], module_event=False), *runs[2:]]
     facts = facts_of(tmp_path, tpu_space(program, lost, skew_ps=0, wrong_clock=False))
@@ -86,7 +101,8 @@ def test_dropped_traces_are_a_lower_bound(program, runs, tmp_path) -> None:
 def test_without_the_compiled_module_only_events_are_counted(space, program, tmp_path) -> None:
     runs = play(program, steps=2, pieces=lambda name: 2 if name.startswith("dot") else 1)
     facts = facts_of(tmp_path, space(program, runs, defects=Defects(without_hlo=True)))
-    assert "counts are of events" in _caveat(facts, "no-hlo").message
+    # On a TPU an event is an execution.
+    assert ("counts are of events" in _caveat(facts, "no-hlo").message) == (space is not tpu_space)
     assert facts.module is None
     assert facts.num_steps == 2
     truth = sum(e.self_ps for r in runs for e in r.executions if not (space is gpu_space and e.container))

@@ -7,11 +7,12 @@ stands in the way of a large file.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 from analyzers.reading import wire
 from analyzers.reading.columns import (
@@ -32,18 +33,7 @@ _PIECE_BYTES = 64 << 20
 _INT_STATS = frozenset(INT_STATS)
 _STRING_STATS = frozenset(STRING_STATS)
 _OFFSET, _DURATION = "device_offset_ps", "device_duration_ps"
-_DEVICE = frozenset({_OFFSET, _DURATION})
-
-
-@dataclass(slots=True)
-class _Rows:
-    """The events of a line, kept ones only, as Python values."""
-
-    metadata: list[int] = field(default_factory=list)
-    offset: list[int | None] = field(default_factory=list)
-    duration: list[int] = field(default_factory=list)
-    occurrences: list[int] = field(default_factory=list)
-    stats: list[dict[str, int | str]] = field(default_factory=list)
+_NUMBERS = _INT_STATS | {_OFFSET, _DURATION}
 
 
 class PythonWalker:
@@ -53,31 +43,38 @@ class PythonWalker:
         self._data = data
         self._lines: list[Line] = []
         self._timestamps: list[int] = []
-        self._rows: list[_Rows] = []
-        self._count = 0
+        self._metadata = array("i")
+        self._occurrences = array("i")
+        self._event_start, self._event_duration = array("q"), array("q")
+        self._start, self._duration = array("q"), array("q")
+        self._stats: dict[str, array[int]] = {}
+        """Columns by stat, strings as numbers in `_strings`; made when the first event has the stat."""
+        self._strings: dict[str, int] = {}
 
     def line(self, plane: PlaneContext, span: LineSpan) -> Damage | None:
         """Read one line; a line of a kind that is not read, or without kept events, leaves no trace."""
-        rows = _Rows()
+        first = len(self._metadata)
         header = xplane_pb2.XLine()
+        device_clock = True
         try:
             name = text(line_name(self._data, span[1], span[2]))
             kind = line_kind(plane.kind, name)
             if kind is None:
                 return None
             for piece in self._pieces(span):
-                _add_events(rows, piece, plane)
+                device_clock &= self._add_events(piece, plane)
                 piece.ClearField("events")
                 header.MergeFrom(piece)
         except (DecodeError, wire.BadRecordError):
+            self._drop(first)
             return Damage(span[0], "an event or name in it makes no sense", False)
-        if not rows.metadata:
+        last = len(self._metadata)
+        if first == last:
             return None
-        device_clock = all(stats.keys() >= _DEVICE for stats in rows.stats)
-        first, self._count = self._count, self._count + len(rows.metadata)
-        self._lines.append(Line(plane.index, name, kind, first, self._count, device_clock))
+        if not device_clock:
+            self._start[first:], self._duration[first:] = self._event_start[first:], self._event_duration[first:]
+        self._lines.append(Line(plane.index, name, kind, first, last, device_clock))
         self._timestamps.append(header.timestamp_ns)
-        self._rows.append(rows)
         return None
 
     def _pieces(self, span: LineSpan) -> Iterator[xplane_pb2.XLine]:
@@ -93,32 +90,62 @@ class PythonWalker:
                 start = record.last
         yield xplane_pb2.XLine.FromString(bytes(self._data[start:last]))
 
+    def _add_events(self, line: xplane_pb2.XLine, plane: PlaneContext) -> bool:
+        """Append the events of `line` that are kept; tell whether all of them have the device clock."""
+        on_host = plane.kind is PlaneKind.HOST
+        device_clock = True
+        for event in line.events:
+            stats = _kept_stats(event, plane.names)
+            if on_host and "hlo_op" not in stats and "step_num" not in stats:
+                continue
+            aggregate = event.WhichOneof("data") == "num_occurrences"
+            offset, duration = ABSENT if aggregate else event.offset_ps, event.duration_ps
+            device_offset, device_duration = stats.pop(_OFFSET, None), stats.pop(_DURATION, None)
+            if isinstance(device_offset, int) and isinstance(device_duration, int):
+                self._start.append(ABSENT if aggregate else device_offset)
+                self._duration.append(device_duration)
+            else:
+                device_clock = False
+                self._start.append(offset)
+                self._duration.append(duration)
+            self._event_start.append(offset)
+            self._event_duration.append(duration)
+            self._metadata.append(plane.metadata_rows.get(event.metadata_id, -1))
+            self._occurrences.append(_clamped(event.num_occurrences) if aggregate else 1)
+            self._add_stats(stats)
+        return device_clock
+
+    def _add_stats(self, stats: dict[str, int | str]) -> None:
+        """Append one row to the stat columns, the row that was last appended to the others."""
+        for name in stats.keys() - self._stats.keys():
+            self._stats[name] = array("q", [_missing(name)]) * (len(self._metadata) - 1)
+        for name, column in self._stats.items():
+            value = stats.get(name)
+            if isinstance(value, str):
+                value = self._strings.setdefault(value, len(self._strings))
+            column.append(_missing(name) if value is None else value)
+
+    def _drop(self, first: int) -> None:
+        """Forget the rows from `first` on."""
+        columns = (self._metadata, self._occurrences, self._event_start, self._event_duration)
+        for column in (*columns, self._start, self._duration, *self._stats.values()):
+            del column[first:]
+
     def finish(self) -> WalkedEvents:
         """Return the columns of all lines read."""
-        count = self._count
-        stats = [row for rows in self._rows for row in rows.stats]
-        event_start = np.empty(count, np.int64)
-        event_duration = np.empty(count, np.int64)
-        start = np.empty(count, np.int64)
-        duration = np.empty(count, np.int64)
+        start, event_start = np.array(self._start, np.int64), np.array(self._event_start, np.int64)
         origins: dict[int, int] = {}
         for line, timestamp in zip(self._lines, self._timestamps, strict=True):
             origins[line.plane] = min(timestamp, origins.get(line.plane, timestamp))
-        for line, timestamp, rows in zip(self._lines, self._timestamps, self._rows, strict=True):
+        for line, timestamp in zip(self._lines, self._timestamps, strict=True):
             here = slice(line.first, line.last)
-            base = (timestamp - origins[line.plane]) * 1000
-            event_start[here] = [ABSENT if o is None else signed(base + o) for o in rows.offset]
-            event_duration[here] = rows.duration
-            if line.device_clock:
-                start[here] = [
-                    ABSENT if o is None else s[_OFFSET] for o, s in zip(rows.offset, rows.stats, strict=True)
-                ]
-                duration[here] = [s[_DURATION] for s in rows.stats]
-            else:
+            placed = event_start[here] != ABSENT
+            event_start[here][placed] += np.int64(signed((timestamp - origins[line.plane]) * 1000))
+            if not line.device_clock:
                 start[here] = event_start[here]
-                duration[here] = event_duration[here]
-        used = sorted({value for row in stats for value in row.values() if isinstance(value, str)})
-        index = {value: i for i, value in enumerate(used)}
+        table, rows = self._string_rows()
+        stats = {name: np.array(column, np.int64) for name, column in self._stats.items()}
+        used = {name: column for name, column in stats.items() if (column != _missing(name)).any()}
         return WalkedEvents(
             lines=tuple(self._lines),
             origins_ns=origins,
@@ -126,42 +153,34 @@ class PythonWalker:
                 np.arange(len(self._lines), dtype=np.int32),
                 np.array([line.last - line.first for line in self._lines], np.int64),
             ),
-            metadata=_column(self._rows, "metadata"),
+            metadata=np.array(self._metadata, np.int32),
             start_ps=start,
-            duration_ps=duration,
+            duration_ps=np.array(self._duration, np.int64),
             event_start_ps=event_start,
-            event_duration_ps=event_duration,
-            occurrences=_column(self._rows, "occurrences"),
-            ints={
-                name: np.array([row.get(name, ABSENT) for row in stats], np.int64)
-                for name in INT_STATS
-                if any(name in row for row in stats)
-            },
-            strings={
-                name: np.array([index[str(row[name])] if name in row else NO_STRING for row in stats], np.int32)
-                for name in STRING_STATS
-                if any(name in row for row in stats)
-            },
-            string_table=tuple(used),
+            event_duration_ps=np.array(self._event_duration, np.int64),
+            occurrences=np.array(self._occurrences, np.int32),
+            ints={name: used[name] for name in INT_STATS if name in used},
+            strings={name: rows[used[name]] for name in STRING_STATS if name in used},
+            string_table=table,
         )
 
+    def _string_rows(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+        """Return the strings that rows use, sorted, and the row of each by its number in `_strings`.
 
-def _column(rows: list[_Rows], name: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    return np.array([value for part in rows for value in getattr(part, name)], np.int32)
+        The last entry stands for no string, so that the number -1 finds it.
+        """
+        numbers = {number for name in STRING_STATS for number in set(self._stats.get(name, ()))}
+        by_number = list(self._strings)
+        table = sorted(by_number[number] for number in numbers if number != NO_STRING)
+        rows = np.full(len(by_number) + 1, NO_STRING, np.int32)
+        for row, value in enumerate(table):
+            rows[self._strings[value]] = row
+        return tuple(table), rows
 
 
-def _add_events(rows: _Rows, line: xplane_pb2.XLine, plane: PlaneContext) -> None:
-    """Append the events of `line` that are kept; on a host plane only ops and steps are."""
-    for event in line.events:
-        stats = _kept_stats(event, plane.names)
-        if plane.kind is PlaneKind.HOST and "hlo_op" not in stats and "step_num" not in stats:
-            continue
-        aggregate = event.WhichOneof("data") == "num_occurrences"
-        rows.metadata.append(plane.metadata_rows.get(event.metadata_id, -1))
-        rows.offset.append(None if aggregate else event.offset_ps)
-        rows.duration.append(event.duration_ps)
-        rows.occurrences.append(_clamped(event.num_occurrences) if aggregate else 1)
-        rows.stats.append(stats)
+def _missing(name: str) -> int:
+    """Return what a stat's column holds where an event does not have it."""
+    return NO_STRING if name in _STRING_STATS else ABSENT
 
 
 def _clamped(occurrences: int) -> int:
@@ -176,7 +195,7 @@ def _kept_stats(event: xplane_pb2.XEvent, names: Mapping[int, str]) -> dict[str,
         name = names.get(stat.metadata_id)
         if name is None:
             continue
-        if name in _INT_STATS or name in _DEVICE:
+        if name in _NUMBERS:
             number = _integer(stat)
             if number is not None and number != ABSENT:
                 kept[name] = number

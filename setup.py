@@ -5,6 +5,7 @@ with a slower reader on protobuf.
 """
 
 import sys
+from glob import glob
 
 from setuptools import Extension, setup
 
@@ -13,7 +14,7 @@ setup(
         Extension(
             "analyzers.reading._walker",
             sources=["analyzers/reading/_walker.c"],
-            depends=["analyzers/reading/_walker_core.h"],
+            depends=sorted(glob("analyzers/reading/_walker_*.h")),
             extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-std=gnu11"],
             py_limited_api=True,
             optional=True,

@@ -1,4 +1,4 @@
-/* The Python side of the walker: buffers in, buffers out. What is done with bytes is in _walker_core.h.
+/* The Python side of the walker: buffers in, buffers out. What is done with bytes is in the headers.
  *
  * Uses only the stable ABI of Python 3.11, so that one build serves all later versions. */
 #define PY_SSIZE_T_CLEAN

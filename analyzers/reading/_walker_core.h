@@ -1,28 +1,22 @@
-/* The walk over the events of a trace line, and the nesting of intervals: everything the C extension does
- * that does not need Python, so that it can be fuzzed and measured on its own.
+/* The walk over the events of a trace line: everything the C extension does with bytes, without Python, so that
+ * it can be fuzzed and measured on its own.
  *
- * A trace is untrusted input. Every read is checked against the end of the message it belongs to; lengths are
- * compared with what is left, never added to a pointer first; nothing recurses. Field numbers are those of
- * openxla/xla xla/tsl/profiler/protobuf/xplane.proto; what counts as well-formed follows the protobuf parser,
- * except that groups, a second name of a line, and lengths in more than five bytes are refused.
- */
+ * A trace is untrusted input: see _walker_wire.h; nothing recurses. Field numbers are those of openxla/xla
+ * xla/tsl/profiler/protobuf/xplane.proto. A line that is named twice is refused: it may have been passed over by
+ * its first name. */
 #ifndef MOE_PROF_WALKER_CORE_H
 #define MOE_PROF_WALKER_CORE_H
 
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "_walker_nest.h"
+#include "_walker_tables.h"
+#include "_walker_wire.h"
 
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
 
-#define ABSENT INT64_MIN
-#define NO_STRING (-1)
 #define USUAL_EVENT_BYTES 48 /* of events with both clocks; room for rows is made by it */
 #define HUGE_BLOCK_BYTES (16 << 20)
-
-enum status { WALK_OK = 0, WALK_BAD = 1, WALK_NO_MEMORY = 2 };
 
 /* Columns of events. The order of the stats is that of INT_STATS and STRING_STATS in columns.py. */
 enum {
@@ -47,264 +41,6 @@ static inline size_t column_width(int column) {
     int narrow = column == COLUMN_METADATA || column == COLUMN_OCCURRENCES ||
                  column >= COLUMN_STATS + STAT_STRINGS;
     return narrow ? sizeof(int32_t) : sizeof(int64_t);
-}
-
-/* ---- wire format -------------------------------------------------------------------------------------- */
-
-/* What is left of a message. `limit` is the end of the memory that it lies in, at or after its own end. */
-typedef struct {
-    const uint8_t *at, *end, *limit;
-} span;
-
-#if defined(__GNUC__) && defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#define WORD_VARINTS 1
-#define LIKELY(x) __builtin_expect(!!(x), 1)
-#else
-#define WORD_VARINTS 0
-#define LIKELY(x) (x)
-#endif
-
-/* Reads a number of at most `most` bytes. */
-static inline int read_varint(span *s, uint64_t *value, int most) {
-    const uint8_t *p = s->at;
-    uint64_t result = 0;
-    if (p < s->end && *p < 0x80) {
-        *value = *p;
-        s->at = p + 1;
-        return 1;
-    }
-#if WORD_VARINTS
-    /* Eight bytes at once: the lowest byte without its top bit is the last; then the groups of seven bits
-     * are moved together in three steps. */
-    if (LIKELY(s->limit - p >= 8)) {
-        uint64_t word, last;
-        memcpy(&word, p, 8);
-        last = ~word & UINT64_C(0x8080808080808080);
-        if (LIKELY(last)) {
-            int size = (__builtin_ctzll(last) >> 3) + 1;
-            if (size > most || size > s->end - p) return 0;
-            word &= (last ^ (last - 1)) & UINT64_C(0x7f7f7f7f7f7f7f7f);
-            word = (word & UINT64_C(0x007f007f007f007f)) | (word & UINT64_C(0x7f007f007f007f00)) >> 1;
-            word = (word & UINT64_C(0x00003fff00003fff)) | (word & UINT64_C(0x3fff00003fff0000)) >> 2;
-            *value = (word & UINT64_C(0x0fffffff)) | (word & UINT64_C(0x0fffffff00000000)) >> 4;
-            s->at = p + size;
-            return 1;
-        }
-    }
-#endif
-    for (int i = 0; i < most; i++) {
-        if (p == s->end) return 0;
-        uint8_t byte = *p++;
-        result |= (uint64_t)(byte & 0x7f) << (7 * i);
-        if (byte < 0x80) {
-            *value = result;
-            s->at = p;
-            return 1;
-        }
-    }
-    return 0;
-}
-
-static inline int read_tag(span *s, uint32_t *tag) {
-    uint64_t value;
-    if (LIKELY(s->at < s->end && *s->at >= 8 && *s->at < 0x80)) {
-        *tag = *s->at++;
-        return 1;
-    }
-    if (!read_varint(s, &value, 5) || value > UINT32_MAX || value >> 3 == 0) return 0;
-    *tag = (uint32_t)value;
-    return 1;
-}
-
-/* Reads a length and gives the value it announces; the lengths of a message's own parts stay below 2 GiB. */
-static inline int read_bytes(span *s, span *value) {
-    uint64_t length;
-    if (!read_varint(s, &length, 5) || length > INT32_MAX || length > (uint64_t)(s->end - s->at)) return 0;
-    value->at = s->at;
-    value->end = s->at = s->at + length;
-    value->limit = s->limit;
-    return 1;
-}
-
-static inline int skip_value(span *s, uint32_t tag) {
-    uint64_t number;
-    span bytes;
-    size_t fixed;
-    switch (tag & 7) {
-    case 0: return read_varint(s, &number, 10);
-    case 2: return read_bytes(s, &bytes);
-    case 1: fixed = 8; break;
-    case 5: fixed = 4; break;
-    default: return 0;
-    }
-    if ((size_t)(s->end - s->at) < fixed) return 0;
-    s->at += fixed;
-    return 1;
-}
-
-#define FIELD(number, wire_type) ((number) << 3 | (wire_type))
-
-/* Reads the next record of a plane, which can be a line of more than 2 GiB: not by read_bytes. */
-static inline int plane_record(span *s, uint32_t *tag, span *value) {
-    uint64_t length = 0;
-    if (!read_tag(s, tag)) return 0;
-    value->at = s->at;
-    if ((*tag & 7) == 2) {
-        if (!read_varint(s, &length, 10) || length > (uint64_t)(s->end - s->at)) return 0;
-        value->at = s->at;
-        s->at += length;
-    } else if (!skip_value(s, *tag)) {
-        return 0;
-    }
-    value->end = s->at;
-    value->limit = s->limit;
-    return 1;
-}
-
-/* ---- ids to rows -------------------------------------------------------------------------------------- */
-
-/* From the ids of a plane's table to rows. Ids that lie close together are looked up directly, others by
- * bisection: no choice of ids makes a lookup slow. */
-typedef struct {
-    int64_t *ids; /* ascending */
-    int32_t *rows;
-    size_t count;
-    int32_t *direct; /* row by id, -1 for none */
-    uint64_t direct_count;
-} id_table;
-
-static inline void id_table_free(id_table *t) {
-    free(t->ids);
-    free(t->rows);
-    free(t->direct);
-    memset(t, 0, sizeof *t);
-}
-
-static inline int id_table_make(id_table *t, const int64_t *ids, const int32_t *rows, size_t count) {
-    memset(t, 0, sizeof *t);
-    t->count = count;
-    t->ids = malloc((count + 1) * sizeof *ids);
-    t->rows = malloc((count + 1) * sizeof *rows);
-    if (!t->ids || !t->rows) return WALK_NO_MEMORY;
-    for (size_t i = 0; i < count; i++) {
-        t->ids[i] = ids[i];
-        t->rows[i] = rows[i];
-        if (i && ids[i - 1] >= ids[i]) return WALK_BAD;
-    }
-    if (count && ids[0] >= 0 && (uint64_t)ids[count - 1] < 8 * (uint64_t)count + 4096) {
-        t->direct_count = (uint64_t)ids[count - 1] + 1;
-        t->direct = malloc(t->direct_count * sizeof *t->direct);
-        if (!t->direct) return WALK_NO_MEMORY;
-        memset(t->direct, 0xff, t->direct_count * sizeof *t->direct);
-        for (size_t i = 0; i < count; i++) t->direct[ids[i]] = rows[i];
-    }
-    return WALK_OK;
-}
-
-static inline int32_t id_table_row(const id_table *t, int64_t id) {
-    if (t->direct) return (uint64_t)id < t->direct_count ? t->direct[id] : -1;
-    size_t low = 0, high = t->count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (t->ids[middle] < id) low = middle + 1;
-        else high = middle;
-    }
-    return low < t->count && t->ids[low] == id ? t->rows[low] : -1;
-}
-
-typedef struct {
-    id_table metadata;   /* event metadata id -> row of the plane's table */
-    id_table stats;      /* stat metadata id -> stat, for stats that have a column */
-    id_table references; /* stat metadata id -> row of the strings referred to */
-} plane_tables;
-
-/* ---- strings written out in events -------------------------------------------------------------------- */
-
-typedef struct {
-    const uint8_t *at;
-    size_t length;
-    uint64_t hash;
-} string_entry;
-
-typedef struct {
-    string_entry *entries;
-    size_t count, capacity;
-    int32_t *slots; /* entry + 1, 0 for empty */
-    size_t slot_count;
-    uint64_t seed; /* secret, so that no file can be made whose strings all collide */
-} string_table;
-
-static inline void string_table_free(string_table *t) {
-    free(t->entries);
-    free(t->slots);
-    t->entries = NULL;
-    t->slots = NULL;
-    t->count = t->capacity = t->slot_count = 0;
-}
-
-static inline uint64_t mix(uint64_t a, uint64_t b) {
-    a ^= b;
-    a *= UINT64_C(0x9e3779b97f4a7c15);
-    a ^= a >> 29;
-    a *= b | 1;
-    return a ^ a >> 32;
-}
-
-static inline uint64_t hash_bytes(const uint8_t *at, size_t length, uint64_t seed) {
-    uint64_t hash = mix(length + 1, seed), word;
-    for (; length >= 8; at += 8, length -= 8) {
-        memcpy(&word, at, 8);
-        hash = mix(hash ^ word, seed);
-    }
-    if (length) {
-        word = 0;
-        memcpy(&word, at, length);
-        hash = mix(hash ^ word, seed);
-    }
-    return hash;
-}
-
-static inline int string_table_grow(string_table *t) {
-    size_t slot_count = t->slot_count ? t->slot_count * 2 : 1024;
-    size_t capacity = slot_count / 2;
-    int32_t *slots = calloc(slot_count, sizeof *slots);
-    string_entry *entries = slots ? realloc(t->entries, capacity * sizeof *entries) : NULL;
-    if (!entries) {
-        free(slots);
-        return WALK_NO_MEMORY;
-    }
-    for (size_t i = 0; i < t->count; i++) {
-        size_t slot = entries[i].hash & (slot_count - 1);
-        while (slots[slot]) slot = (slot + 1) & (slot_count - 1);
-        slots[slot] = (int32_t)i + 1;
-    }
-    free(t->slots);
-    t->slots = slots;
-    t->slot_count = slot_count;
-    t->entries = entries;
-    t->capacity = capacity;
-    return WALK_OK;
-}
-
-/* Gives the number of a string, the same for equal strings. The string itself stays where it is. */
-static inline int intern(string_table *t, span value, int32_t *number) {
-    size_t length = (size_t)(value.end - value.at);
-    uint64_t hash = hash_bytes(value.at, length, t->seed);
-    if (t->count == t->capacity) {
-        if (t->count > INT32_MAX / 4 || string_table_grow(t)) return WALK_NO_MEMORY;
-    }
-    size_t slot = hash & (t->slot_count - 1);
-    for (; t->slots[slot]; slot = (slot + 1) & (t->slot_count - 1)) {
-        string_entry *entry = &t->entries[t->slots[slot] - 1];
-        if (entry->hash == hash && entry->length == length && !memcmp(entry->at, value.at, length)) {
-            *number = t->slots[slot] - 1;
-            return WALK_OK;
-        }
-    }
-    t->entries[t->count] = (string_entry){value.at, length, hash};
-    *number = (int32_t)t->count++;
-    t->slots[slot] = *number + 1;
-    return WALK_OK;
 }
 
 /* ---- columns ------------------------------------------------------------------------------------------ */
@@ -645,48 +381,6 @@ static inline int line_name(span s, span *name) {
     }
     if (name->at == name->end) *name = display;
     return WALK_OK;
-}
-
-/* ---- nesting ------------------------------------------------------------------------------------------ */
-
-static inline int64_t add_capped(int64_t a, int64_t b) { /* b is not negative */
-    return a > INT64_MAX - b ? INT64_MAX : a + b;
-}
-
-/* a - b as an unsigned distance, 0 where b is the larger. */
-static inline uint64_t distance(int64_t a, int64_t b) { return a > b ? (uint64_t)a - (uint64_t)b : 0; }
-
-/* The rule of nesting.py, which explains it; `parent` of rows [first, last) is filled. `stack` has room for
- * last - first rows. */
-static inline void nest_line(size_t first, size_t last, const int64_t *start, const int64_t *duration,
-                      uint64_t tolerance, int32_t *parent, int32_t *stack) {
-    size_t depth = 0;
-#define END(row) add_capped(start[row], duration[row] > 0 ? duration[row] : 0)
-    for (size_t row = first; row < last; row++) {
-        parent[row] = -1;
-        if (start[row] == ABSENT) continue;
-        int64_t begin = start[row], end = END(row);
-        uint64_t half = distance(end, begin) / 2;
-        size_t kept = depth;
-        while (kept) {
-            int64_t outer = END(stack[kept - 1]);
-            if (distance(end, outer) <= tolerance && distance(outer, begin) > half) break;
-            kept--;
-        }
-        int32_t enclosing = kept ? stack[kept - 1] : -1;
-        parent[row] = enclosing;
-        for (size_t i = kept; i < depth; i++) {
-            int32_t early = stack[i];
-            int64_t early_end = END(early);
-            if (parent[early] == enclosing && distance(begin, start[early]) <= tolerance &&
-                distance(early_end, end) <= tolerance &&
-                distance(early_end, begin) > distance(early_end, start[early]) / 2)
-                parent[early] = (int32_t)row;
-        }
-        stack[kept] = (int32_t)row;
-        depth = kept + 1;
-    }
-#undef END
 }
 
 #endif

@@ -71,7 +71,8 @@ class Trace:
     @cached_property
     def caveats(self) -> tuple[Caveat, ...]:
         """What makes the figures less than sure, each once."""
-        return tuple(dict.fromkeys(c for session in self.sessions for file in session for c in file.caveats))
+        found = (c for session in self.sessions for file in session for c in file.caveats)
+        return tuple(dict.fromkeys((*found, *(c for session in self.sessions for c in _unequal_hosts(session)))))
 
     @property
     def at_least(self) -> bool:
@@ -223,6 +224,19 @@ class Trace:
                 devices += int(np.count_nonzero((file.step_wall_ps >= 0).any(axis=1)))
             blocks.append(total / max(devices, 1))
         return tuple(blocks)
+
+
+def _unequal_hosts(session: Sequence[FileFacts]) -> list[Caveat]:
+    least, most = (choose(session, key=lambda file: file.num_steps) for choose in (min, max))
+    if least.num_steps == most.num_steps:
+        return []
+    return [
+        Caveat(
+            "missing-runs",
+            f"{most.hostname or most.path} shows {most.num_steps} steps but {least.hostname or least.path} only "
+            f"{least.num_steps}: the trace may have lost module executions; times are of the first {least.num_steps}.",
+        )
+    ]
 
 
 @dataclass(frozen=True, slots=True)

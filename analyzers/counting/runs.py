@@ -1,9 +1,9 @@
 """Module runs: one execution of a compiled module on one device, and the run each op event belongs to.
 
-A CPU trace says the run of every op (`run_id`; where it does not, it is read as a GPU's). A TPU trace has a line of module executions, but on the event
-clock, which can be off by 198 ms against the device clock of the ops, so ops are dealt to runs by counting
-wherever the counts come out, and by time only where they do not. A GPU trace says nothing: the number of runs
-is the number by which the events of most ops of the module can be divided.
+A CPU trace says the run of every op (`run_id`; one that does not is read as a GPU's). A TPU trace has a line of
+module executions, but on the event clock, which can be off by 198 ms against the device clock of the ops, so ops
+are dealt to runs by counting wherever the counts come out, and by time only where they do not. A GPU trace says
+nothing: the number of runs is the number by which the events of most ops of the module can be divided.
 """
 
 from __future__ import annotations
@@ -210,15 +210,36 @@ def _runs_by_division(
         fits = (seen % (num_runs * np.maximum(expected, 1)) == 0)[op]
         number = occurrence_numbers(op, len(expected))
         dealt = (number.astype(np.int64) * num_runs // seen[op]).astype(np.int32)
-        begins = np.array([start[fits & (dealt == k)].min() for k in range(num_runs)], np.int64)
         lost = ~fits
-        dealt[lost] = np.maximum(np.searchsorted(begins, start[lost], side="right") - 1, 0)
+        if lost.any():
+            dealt[lost] = _deal_by_time(op, start, dealt, lost, num_runs)
         run[mine] = len(found) + dealt
         for k in range(num_runs):
             inside = mine[dealt == k]
             begin = int(events.start_ps[inside].min())
             end = int((events.start_ps[inside] + events.duration_ps[inside]).max())
             found.append(_Found(device, index, begin, end - begin))
+
+
+def _deal_by_time(
+    op: NDArray[np.int32], start: NDArray[np.int64], dealt: NDArray[np.int32], lost: NDArray[np.bool_], num_runs: int
+) -> NDArray[np.intp]:
+    """Return the run of each `lost` event; the other events are `dealt` already.
+
+    An event belongs to the last run that began before it, unless it lies between two runs and is of an op that
+    opens a run, as the first run shows:
+
+                 run 0                run 1
+        |open|fits … fits|tail|  |open|fits … fits|tail|
+    """
+    begins = np.array([start[~lost & (dealt == k)].min() for k in range(num_runs)], np.int64)
+    lasts = np.array([start[~lost & (dealt == k)].max() for k in range(num_runs)], np.int64)
+    moment, of = start[lost], op[lost]
+    opening = np.isin(of, of[moment < begins[0]])
+    last_begun = np.maximum(np.searchsorted(begins, moment, side="right") - 1, 0)
+    between = moment > lasts[last_begun]
+    result: NDArray[np.intp] = np.minimum(last_begun + (opening & between), num_runs - 1)
+    return result
 
 
 def _number_of_runs(seen: NDArray[np.int64], expected: NDArray[np.int64]) -> int:

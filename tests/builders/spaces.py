@@ -28,6 +28,8 @@ class Offload:
     start_id: int
     duration_ps: int
     cores: tuple[int, ...] = (0,)
+    delay_ps: int = 0
+    """From the end of the launching op to the start of the work."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Defects:
     unnamed: frozenset[str] = frozenset()
     """Instructions whose kernels have lost `hlo_op`."""
     all_unnamed: bool = False
+    without_run_ids: bool = False
 
 
 @dataclass
@@ -190,7 +193,7 @@ def _sparse_core(plane: _Plane, program: Program, runs: Sequence[Run], offloads,
             for offload in offloads:
                 if offload.launcher != e.instruction or core not in offload.cores:
                     continue
-                start, duration = e.start_ps + e.duration_ps, offload.duration_ps
+                start, duration = e.start_ps + e.duration_ps + offload.delay_ps, offload.duration_ps
                 clock = _device(start, duration)
                 module = plane.metadata(f"sc module {offload.op}")
                 plane.event(
@@ -228,7 +231,13 @@ def gpu_space(
             for e in run.executions:
                 if not e.container:
                     _kernels(plane, program, e, streams, defects)
-    _host(space, program, runs, False, None, defects)
+    host = _host(space, program, runs, False, None, defects)
+    for run in runs:  # the launch of a kernel names its op, too, and is not its work
+        for e in run.executions:
+            if not e.container:
+                launch = {"hlo_op": e.instruction, "hlo_module": program.name, "program_id": program.program_id}
+                start = e.start_ps - 9 * TICK_PS
+                host.event("Host Threads/1", host.metadata("launch"), start, TICK_PS, correlation_id=start, **launch)
     return space
 
 
@@ -259,9 +268,10 @@ def cpu_space(
                 "hlo_op": e.instruction,
                 "hlo_module": program.name,
                 "program_id": program.program_id,
-                "run_id": 268_000_000 + 100 * run.step + run.device,
                 "device_ordinal": run.device,
             }
+            if not defects.without_run_ids:
+                stats["run_id"] = 268_000_000 + 100 * run.step + run.device
             for k, (start, duration) in enumerate(e.pieces):
                 # Each device has threads of its own, as in a pool of one per device.
                 thread = 0 if e.container else k % threads

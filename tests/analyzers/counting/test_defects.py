@@ -36,9 +36,20 @@ def test_a_clipped_run_is_a_count_mismatch_and_a_lower_bound(program, runs, tmp_
     assert self_ps_by_place(facts).items() >= added([r for r in clipped if r.step != 1], places).items()
 
 
-def test_a_run_clipped_on_a_cpu_is_a_count_mismatch(program, runs, tmp_path) -> None:
-    facts = facts_of(tmp_path, cpu_space(program, [runs[0], runs[1].clipped(0.4), *runs[2:]]))
+# A GPU trace says nothing of runs: one that lost more than half can only be told by its counts to be wrong.
+@pytest.mark.parametrize(
+    ("space", "keep"), [(cpu_space, 0.2), (cpu_space, 0.4), (cpu_space, 0.9), (gpu_space, 0.6), (gpu_space, 0.9)]
+)
+def test_a_run_clipped_elsewhere_is_a_count_mismatch_of_that_run_alone(keep, space, program, runs, tmp_path) -> None:
+    clipped = [runs[0], runs[1].clipped(keep), *runs[2:]]
+    facts = facts_of(tmp_path, space(program, clipped))
     assert _caveat(facts, "count-mismatch").lower_bound
+    truth = added(
+        [r for r in clipped if r.step != 1],
+        lambda r, e: places(r, e) if space is cpu_space or not e.container else None,
+    )
+    found = {key: value for key, value in self_ps_by_place(facts).items() if key[1] != 1}
+    assert found == truth
 
 
 @pytest.mark.parametrize("space", [tpu_space, gpu_space, cpu_space])

@@ -70,12 +70,13 @@ def test_an_offloaded_op_knows_its_launcher_and_pass(built) -> None:
     assert ops[offloads[0].op].expected == 12
 
 
-def test_offloaded_work_is_in_the_layer_and_chunk_that_launched_it(runs, tmp_path) -> None:
+@pytest.mark.parametrize("delay_ps", [0, 10**9], ids=["at once", "long after later launches"])
+def test_offloaded_work_is_in_the_layer_and_chunk_that_launched_it(delay_ps, runs, tmp_path) -> None:
     from analyzers.counting.executions import executions
     from analyzers.reading.xspace import read_xspace
     from tests.builders.spaces import trace_file
 
-    offload = Offload(_leaf_in_chunk_loops(runs, True), "sc_scatter.6.cloned.1", 12, DURATION)
+    offload = Offload(_leaf_in_chunk_loops(runs, True), "sc_scatter.6.cloned.1", 12, DURATION, delay_ps=delay_ps)
     done = executions(read_xspace(trace_file(tmp_path, tpu_space(nest_program(), runs, offloads=[offload]))))
     rows = [k for k, op in enumerate(done.events.op.tolist()) if done.ops[op].sparse_core]
     found = sorted(
@@ -88,7 +89,7 @@ def test_offloaded_work_is_in_the_layer_and_chunk_that_launched_it(runs, tmp_pat
         )
     )
     truth = sorted(
-        (run.device, e.start_ps + e.duration_ps, *place(e)[1:])
+        (run.device, e.start_ps + e.duration_ps + delay_ps, *place(e)[1:])
         for run in runs
         for e in run.executions
         if e.instruction == offload.launcher

@@ -75,11 +75,11 @@ def complete_variants(ctx: click.Context, param: click.Parameter, incomplete: st
     ]
 
 
-def variant_options(command: _Command) -> _Command:
+def variant_options(command: _Command, *, workload_required: bool = True) -> _Command:
     """Which variants of which workload, at which size: WORKLOAD, --preset, --scale, --variants, --all-variants."""
     return _decorated(
         command,
-        click.argument("workload", shell_complete=complete_workload),
+        click.argument("workload", required=workload_required, shell_complete=complete_workload),
         click.option(
             "--preset", default="tiny", show_default=True, shell_complete=complete_preset, help="Model shapes."
         ),
@@ -107,6 +107,19 @@ def config_options(command: _Command) -> _Command:
         click.option("--top-k", type=int, help="Experts per token."),
         click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), help="Of activations and expert weights."),
         click.option("--seed", type=int, help="Of weights, tokens and routing."),
+        click.option("--fsdp", type=int, help="Size of the mesh axis that shards weights and tokens."),
+        click.option(
+            "--buffer-factor", type=float, help="Local buffer as a multiple of the even share; rows beyond drop."
+        ),
+        click.option("--scan-layers/--unroll-layers", default=None, help="Layers in one loop, or one after the other."),
+        click.option("--scan-chunks/--unroll-chunks", default=None, help="Chunks in one loop, or one after the other."),
+        click.option("--remat/--no-remat", default=None, help="Layers under jax.checkpoint, or not."),
+        click.option(
+            "--remat-policy", type=click.Choice(["nothing", "dots"]), help="What remat saves besides routing."
+        ),
+        click.option(
+            "--kernels", type=click.Choice(["jax", "pallas", "maxtext"]), help="What gathers and reduces rows."
+        ),
     )
 
 

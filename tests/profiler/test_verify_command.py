@@ -62,35 +62,40 @@ def verifying(monkeypatch: pytest.MonkeyPatch) -> Any:
     return find
 
 
-def test_agreement(verifying: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_agreement(verifying: Any, capsys: pytest.CaptureFixture[str], golden: Any) -> None:
     verifying(RIGHT, SAME)
     assert exit_code(SMALL) == 0
-    assert capsys.readouterr().out == (
-        "repeat\n"
-        "  against oracle: largest difference output 3.0e-07, router 2.0e-06\n"
-        "  training: loss 6.5000 to 2.2500 in 2 steps\n"
-        "gather\n"
-        "  against oracle: largest difference output 1.0e-07\n"
-        "  against repeat: identical to the bit\n"
-        "  training: loss 6.5000 to 2.2500 in 2 steps, identical to the bit to repeat\n"
-        "2 variants of permute agree\n"
-    )
+    golden("verify-agreement.txt", capsys.readouterr().out)
 
 
 def test_a_wrong_variant_is_named_with_each_problem_and_exit_code_1(
-    verifying: Any, capsys: pytest.CaptureFixture[str]
+    verifying: Any, capsys: pytest.CaptureFixture[str], golden: Any
 ) -> None:
     verifying(RIGHT, WRONG)
     assert exit_code(SMALL) == 1
-    assert capsys.readouterr().out.endswith(
-        "gather\n"
-        "  against oracle: largest difference router 5.0e-01\n"
-        "  training: loss 6.5000 to 2.5000 in 2 steps, not to the bit that of repeat\n"
-        "  ! gather: the router is off\n"
-        "  ! gather: two tokens share a row\n"
-        "  ! gather: the losses part\n"
-        "WRONG: gather\n"
-    )
+    out = capsys.readouterr().out
+    assert "WRONG: gather" in out
+    golden("verify-wrong.txt", out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["verify"], "give a WORKLOAD, or --all without one"),
+        (["verify", "ring", "--all"], "give a WORKLOAD, or --all without one"),
+        (["verify", "--all", "--variants", "gather"], "--variants and --all exclude each other"),
+        (["verify", "rings"], "unknown workload 'rings'"),
+    ],
+)
+def test_what_cannot_be_verified_is_said(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_all_verifies_every_workload(verifying: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    verifying(RIGHT, SAME)
+    assert exit_code(["verify", "--all", "--scale", "1/4"]) == 0
+    assert capsys.readouterr().out.count("2 variants agree") == 3
 
 
 def test_json_says_whether_it_is_ok(verifying: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,12 +103,12 @@ def test_json_says_whether_it_is_ok(verifying: Any, capsys: pytest.CaptureFixtur
     assert exit_code([*SMALL, "--json"]) == 1
     shown = json.loads(capsys.readouterr().out)
     assert shown["ok"] is False
-    assert shown["reports"][1]["routing_problems"] == ["gather: two tokens share a row"]
+    assert shown["workloads"][0]["reports"][1]["routing_problems"] == ["gather: two tokens share a row"]
 
 
 def test_a_real_variant_agrees_with_the_oracle(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code([*SMALL, "--variants", "gather", "--train-steps", "0", "--json"]) == 0
-    (report,) = json.loads(capsys.readouterr().out)["reports"]
+    (report,) = json.loads(capsys.readouterr().out)["workloads"][0]["reports"]
     assert report["variant"] == "gather"
     assert report["training"] is None
     assert {item["against"] for item in report["comparisons"]} == {"oracle"}

@@ -141,6 +141,7 @@ def _runs_by_module_events(
     run: NDArray[np.int32],
     found: list[_Found],
 ) -> list[Caveat]:
+    rows = _in_time_order(rows, events.start_ps)
     by_program: dict[int, list[_Found]] = defaultdict(list)
     for program_id, start, duration in _module_events(columns, events.devices[device]):
         index = _program_index(events, program_id)
@@ -174,6 +175,11 @@ def _runs_by_module_events(
     ]
 
 
+def _in_time_order(rows: NDArray[np.intp], start_ps: NDArray[np.int64]) -> NDArray[np.intp]:
+    start = start_ps[rows]
+    return rows if np.all(start[1:] >= start[:-1]) else rows[np.argsort(start, kind="stable")]
+
+
 def _dealt(
     op: NDArray[np.int32], num_runs: int, expected: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
@@ -201,7 +207,7 @@ def _runs_by_division(
     run: NDArray[np.int32],
     found: list[_Found],
 ) -> None:
-    rows = rows[np.argsort(events.start_ps[rows], kind="stable")]
+    rows = _in_time_order(rows, events.start_ps)
     for index in np.unique(program[rows]).tolist():
         mine = rows[program[rows] == index]
         op, start = events.op[mine], events.start_ps[mine]

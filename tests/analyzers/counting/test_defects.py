@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from analyzers.counting.facts import file_facts
+from analyzers.errors import UserError
 from analyzers.reading.xspace import read_xspace
 from tests.analyzers.counting.facts import by_op, caveat_names, facts_of, self_ps_by_place
 from tests.analyzers.counting.nest import nest_program, places
@@ -187,3 +188,43 @@ def _trips(program) -> dict[str, int]:
         for i in c.instructions
         if i.opcode == b"while"
     }
+
+
+def test_an_aggregate_counts_as_many_as_it_says(program, tmp_path) -> None:
+    """An event with `num_occurrences` has no place in time, so no run; it must not disturb those that have."""
+    runs = play(program, steps=2)
+    space = tpu_space(program, runs)
+    (line,) = [line for plane in space.planes for line in plane.lines if line.name == b"XLA Ops"]
+    aggregate = line.events.add()
+    aggregate.CopyFrom(line.events[0])
+    aggregate.num_occurrences = 5
+    facts = facts_of(tmp_path, space)
+    found = self_ps_by_place(facts)
+    assert found == added(runs, places)
+
+
+@pytest.mark.parametrize("space", [tpu_space, gpu_space, cpu_space])
+def test_events_in_any_order_in_the_file_give_the_same_numbers(space, program, tmp_path) -> None:
+    runs = play(program, devices=2, steps=2)
+    shuffled = space(program, runs)
+    for plane in shuffled.planes:
+        for line in plane.lines:
+            backwards = list(reversed(line.events))
+            del line.events[:]
+            line.events.extend(backwards)
+    facts = facts_of(tmp_path, shuffled)
+    assert caveat_names(facts) == []
+    assert self_ps_by_place(facts) == added(
+        runs, lambda r, e: places(r, e) if space is not gpu_space or not e.container else None
+    )
+
+
+@pytest.mark.parametrize("space", [tpu_space, gpu_space, cpu_space])
+def test_a_trace_without_ops_says_what_there_is(space, program, tmp_path) -> None:
+    whole = play(program)
+    empty = space(program, whole)
+    for plane in empty.planes:
+        if plane.name.startswith(b"/device") or space is cpu_space:
+            del plane.lines[:]
+    with pytest.raises(UserError, match=r"holds no device ops.*capture it again"):
+        facts_of(tmp_path, empty)

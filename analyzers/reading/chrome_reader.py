@@ -12,6 +12,7 @@ import codecs
 import json
 import math
 import re
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +47,8 @@ _BETWEEN = re.compile(r"[\s,]*")
 _DECODER = json.JSONDecoder()
 _OFFSET, _DURATION = "device_offset_ps", "device_duration_ps"
 _NUMBERS = frozenset(INT_STATS) | {"model_flops", "raw_bytes_accessed", "symbol_id", _OFFSET, _DURATION}
+_STATS = frozenset((*INT_STATS, *STRING_STATS))
+_TPU_STATS = frozenset((*INT_STATS, "hlo_op"))
 _OWN_STATS = frozenset(INT_STATS) | {_OFFSET, _DURATION, "long_name"}
 
 
@@ -57,6 +60,11 @@ class _Table:
     rows: list[EventMetadata] = field(default_factory=list)
     index: dict[tuple[str, str, str], int] = field(default_factory=dict)
 
+    @property
+    def on_tpu(self) -> bool:
+        """Return whether this is a plane of a TPU's TensorCore or SparseCore."""
+        return self.kind in (PlaneKind.TPU, PlaneKind.SPARSE_CORE)
+
     def row(self, name: str, arguments: Mapping[str, Any]) -> int:
         """Return the row of what events with this name, HLO text and scope path have in common."""
         long_name, scope = str(arguments.get("long_name", "")), str(arguments.get("tf_op", ""))
@@ -65,21 +73,63 @@ class _Table:
         if row is None:
             row = self.index[key] = len(self.rows)
             # On a TPU plane an op's stats are common to its events, elsewhere they are the event's own.
-            common = self.kind in (PlaneKind.TPU, PlaneKind.SPARSE_CORE)
-            stats = {n: _value(n, v) for n, v in arguments.items() if common and n not in _OWN_STATS}
+            stats = {n: _value(n, v) for n, v in arguments.items() if self.on_tpu and n not in _OWN_STATS}
             self.rows.append(EventMetadata(row, long_name or name, name if long_name else "", stats))
         return row
 
 
-@dataclass(slots=True)
 class _Rows:
-    """The kept events of one line."""
+    """The kept events of one line, in typed columns."""
 
-    metadata: list[int] = field(default_factory=list)
-    start: list[int] = field(default_factory=list)
-    duration: list[int] = field(default_factory=list)
-    device: list[tuple[int, int] | None] = field(default_factory=list)
-    stats: list[dict[str, int | str]] = field(default_factory=list)
+    def __init__(self, table: _Table, strings: dict[str, int]) -> None:
+        self.table = table
+        self.strings = strings
+        self.metadata = array("i")
+        self.start, self.duration = array("q"), array("q")
+        self.device_start, self.device_duration = array("q"), array("q")
+        self.device_clock = True
+        self.stats: dict[str, array[int]] = {}
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Append an event, unless it has no place in time or is a host event of no interest."""
+        arguments = event.get("args")
+        if not isinstance(arguments, dict):
+            arguments = {}
+        if self.table.kind is PlaneKind.HOST and "hlo_op" not in arguments and "step_num" not in arguments:
+            return
+        start, duration = _picoseconds(event.get("ts")), _picoseconds(event.get("dur", 0))
+        if start is None or duration is None:
+            return
+        self.start.append(start)
+        self.duration.append(duration)
+        offset, length = _integer(arguments.get(_OFFSET)), _integer(arguments.get(_DURATION))
+        if offset is None or length is None:
+            self.device_clock = False
+        else:
+            self.device_start.append(offset)
+            self.device_duration.append(length)
+        self._add_stats(arguments)
+        self.metadata.append(self.table.row(str(event.get("name", "")), arguments))
+
+    def _add_stats(self, arguments: Mapping[str, Any]) -> None:
+        """Append the stats that have a column; on a TPU plane strings belong to the event metadata."""
+        count = len(self.metadata)
+        for name in arguments.keys() & (_TPU_STATS if self.table.on_tpu else _STATS):
+            value = arguments[name]
+            number = _integer(value) if name in INT_STATS else self.strings.setdefault(str(value), len(self.strings))
+            if number is not None:
+                column = self.stats.get(name)
+                if column is None:
+                    column = self.stats[name] = array("q", [_missing(name)]) * count
+                column.append(number)
+        for name, column in self.stats.items():
+            if len(column) == count:
+                column.append(_missing(name))
+
+
+def _missing(name: str) -> int:
+    """Return what a stat's column holds where an event does not have it."""
+    return ABSENT if name in INT_STATS else NO_STRING
 
 
 class _Trace:
@@ -90,47 +140,44 @@ class _Trace:
         self.threads: dict[tuple[Any, Any], str] = {}
         self.tables: dict[Any, _Table] = {}
         self.rows: dict[tuple[Any, Any], _Rows] = {}
+        self.unread: set[tuple[Any, Any]] = set()
+        self.strings: dict[str, int] = {}
         self.nameless: list[dict[str, Any]] = []
         self.count = 0
 
-    def add(self, event: Mapping[str, Any]) -> None:
-        """Take in one entry of `traceEvents`."""
-        phase, arguments = event.get("ph"), event.get("args")
-        if phase == "M" and isinstance(arguments, dict):
-            if event.get("name") == "process_name":
-                self.processes[event.get("pid")] = str(arguments.get("name", ""))
-            elif event.get("name") == "thread_name":
-                self.threads[event.get("pid"), event.get("tid")] = str(arguments.get("name", ""))
-        elif phase == "X":
+    def add(self, event: dict[str, Any]) -> None:
+        """Take in one entry of `traceEvents`; an event whose line is not named yet waits for the end."""
+        phase, process, thread = event.get("ph"), event.get("pid"), event.get("tid")
+        if not isinstance(process, int | str | None) or not isinstance(thread, int | str | None):
+            return
+        if phase == "X":
             self.count += 1
-            self.add_complete(dict(event))
-
-    def add_complete(self, event: dict[str, Any], wait: bool = True) -> None:
-        """Take in an event with a duration; one whose line is not named yet waits for the end."""
-        process, thread = event.get("pid"), event.get("tid")
-        line = (process, thread)
-        if line not in self.threads or process not in self.processes:
-            if wait:
+            if not self.add_complete(event, (process, thread)):
                 self.nameless.append(event)
-            return
-        kind = plane_kind(self.processes[process])
-        if kind in (PlaneKind.METADATA, PlaneKind.OTHER) or line_kind(kind, self.threads[line]) is None:
-            return
-        arguments = event.get("args")
-        arguments = arguments if isinstance(arguments, dict) else {}
-        if kind is PlaneKind.HOST and "hlo_op" not in arguments and "step_num" not in arguments:
-            return
-        start, duration = _picoseconds(event.get("ts")), _picoseconds(event.get("dur", 0))
-        if start is None or duration is None:
-            return
-        table = self.tables.setdefault(process, _Table(kind))
-        rows = self.rows.setdefault(line, _Rows())
-        rows.metadata.append(table.row(str(event.get("name", "")), arguments))
-        rows.start.append(start)
-        rows.duration.append(duration)
-        offset, length = _integer(arguments.get(_OFFSET)), _integer(arguments.get(_DURATION))
-        rows.device.append((offset, length) if offset is not None and length is not None else None)
-        rows.stats.append(_own_stats(kind, arguments))
+        elif phase == "M":
+            arguments = event.get("args")
+            name = str(arguments.get("name", "")) if isinstance(arguments, dict) else ""
+            if event.get("name") == "process_name":
+                self.processes.setdefault(process, name)
+            elif event.get("name") == "thread_name":
+                self.threads.setdefault((process, thread), name)
+
+    def add_complete(self, event: Mapping[str, Any], line: tuple[Any, Any]) -> bool:
+        """Take in an event with a duration; tell whether its line is named."""
+        rows = self.rows.get(line)
+        if rows is None:
+            if line in self.unread:
+                return True
+            if line not in self.threads or line[0] not in self.processes:
+                return False
+            kind = plane_kind(self.processes[line[0]])
+            if kind in (PlaneKind.METADATA, PlaneKind.OTHER) or line_kind(kind, self.threads[line]) is None:
+                self.unread.add(line)
+                return True
+            table = self.tables.setdefault(line[0], _Table(kind))
+            rows = self.rows[line] = _Rows(table, self.strings)
+        rows.add(event)
+        return True
 
 
 def read_chrome(file: Source, *, partial: bool = False) -> XSpaceColumns:
@@ -143,7 +190,7 @@ def read_chrome(file: Source, *, partial: bool = False) -> XSpaceColumns:
     trace = _Trace()
     cut = _read_events(file, trace, partial)
     for event in trace.nameless:
-        trace.add_complete(event, wait=False)
+        trace.add_complete(event, (event.get("pid"), event.get("tid")))
     errors = (
         (f"the file holds {trace.count:,} events, the most that the writer of this format keeps: others are missing",)
         if trace.count in EVENT_CAPS
@@ -244,19 +291,6 @@ def _value(name: str, value: object) -> StatValue:
     return value if isinstance(value, str | int | float) else json.dumps(value)
 
 
-def _own_stats(kind: PlaneKind, arguments: Mapping[str, Any]) -> dict[str, int | str]:
-    """Return the stats of an event that have a column."""
-    own: dict[str, int | str] = {}
-    for name, value in arguments.items():
-        if name in INT_STATS:
-            number = _integer(value)
-            if number is not None:
-                own[name] = number
-        elif name in STRING_STATS and (kind in (PlaneKind.GPU, PlaneKind.HOST) or name == "hlo_op"):
-            own[name] = str(value)
-    return own
-
-
 def _columns(file: Source, trace: _Trace, errors: tuple[str, ...], cut: int | None) -> XSpaceColumns:
     """Lay out what was read: planes in the order of the file, and the lines of each together."""
     processes = list(trace.processes)
@@ -266,14 +300,14 @@ def _columns(file: Source, trace: _Trace, errors: tuple[str, ...], cut: int | No
     for index, process in enumerate(processes):
         kind = plane_kind(trace.processes[process])
         for key, rows in trace.rows.items():
-            if key[0] != process:
+            if key[0] != process or not rows.metadata:
                 continue
             name = trace.threads[key]
             line = line_kind(kind, name) or LineKind.HOST
             first, count = count, count + len(rows.metadata)
-            lines.append(Line(index, name, line, first, count, all(rows.device)))
+            lines.append(Line(index, name, line, first, count, rows.device_clock))
             parts.append(rows)
-    events, strings = _events(lines, parts)
+    events, strings = _events(lines, parts, trace.strings)
     return XSpaceColumns(
         path=file.path,
         hostname=file.hostname,
@@ -297,11 +331,11 @@ def _columns(file: Source, trace: _Trace, errors: tuple[str, ...], cut: int | No
     )
 
 
-def _events(lines: list[Line], parts: list[_Rows]) -> tuple[Events, tuple[str, ...]]:
-    """Return the columns of all kept events and their strings."""
-    stats = [row for rows in parts for row in rows.stats]
-    table = sorted({value for row in stats for value in row.values() if isinstance(value, str)})
-    index = {value: i for i, value in enumerate(table)}
+def _events(lines: list[Line], parts: list[_Rows], strings: dict[str, int]) -> tuple[Events, tuple[str, ...]]:
+    """Return the columns of all kept events and their strings, sorted."""
+    table = sorted(strings)
+    string_rows = np.full(len(table) + 1, NO_STRING, np.int32)  # The last entry is found by the number -1.
+    string_rows[[strings[value] for value in table]] = np.arange(len(table))
     event_start = _joined([rows.start for rows in parts], np.int64)
     event_duration = _joined([rows.duration for rows in parts], np.int64)
     start, duration = event_start, event_duration
@@ -309,8 +343,15 @@ def _events(lines: list[Line], parts: list[_Rows]) -> tuple[Events, tuple[str, .
         start, duration = event_start.copy(), event_duration.copy()
         for line, rows in zip(lines, parts, strict=True):
             if line.device_clock:
-                start[line.first : line.last] = [device[0] for device in rows.device if device]
-                duration[line.first : line.last] = [device[1] for device in rows.device if device]
+                start[line.first : line.last] = rows.device_start
+                duration[line.first : line.last] = rows.device_duration
+    stats = {
+        name: _joined(
+            [rows.stats.get(name) or array("q", [_missing(name)]) * len(rows.metadata) for rows in parts], np.int64
+        )
+        for name in (*INT_STATS, *STRING_STATS)
+        if any(name in rows.stats for rows in parts)
+    }
     return Events(
         line=np.repeat(
             np.arange(len(lines), dtype=np.int32),
@@ -322,19 +363,10 @@ def _events(lines: list[Line], parts: list[_Rows]) -> tuple[Events, tuple[str, .
         event_start_ps=event_start,
         event_duration_ps=event_duration,
         occurrences=np.broadcast_to(np.int32(1), len(event_start)),
-        ints={
-            name: np.array([row.get(name, ABSENT) for row in stats], np.int64)
-            for name in INT_STATS
-            if any(name in row for row in stats)
-        },
-        strings={
-            name: np.array([index[str(row[name])] if name in row else NO_STRING for row in stats], np.int32)
-            for name in STRING_STATS
-            if any(name in row for row in stats)
-        },
+        ints={name: column for name, column in stats.items() if name in INT_STATS},
+        strings={name: string_rows[column] for name, column in stats.items() if name in STRING_STATS},
     ), tuple(table)
 
 
-def _joined(parts: list[list[int]], dtype: type[Any]) -> NDArray[Any]:
-    joined: NDArray[Any] = np.array([value for part in parts for value in part], dtype)
-    return joined
+def _joined(parts: list[array[int]], dtype: type[Any]) -> NDArray[Any]:
+    return np.concatenate([np.array(part, dtype) for part in parts]) if parts else np.empty(0, dtype)

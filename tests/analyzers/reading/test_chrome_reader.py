@@ -94,6 +94,20 @@ def test_gpu_kernels_carry_their_stats_themselves(tmp_path):
     assert columns.planes[0].metadata[0].stats == {}
 
 
+def test_stats_stay_with_their_events_where_lines_mix(tmp_path):
+    events = [*NAMES[:2], name("thread", "Sparse", 3, 5), name("process", "/device:GPU:0", 1)]
+    events += [name("thread", f"Stream #{number}", 1, number) for number in (1, 2)]
+    for number in range(4):
+        stats = {"hlo_op": f"op.{number}"} if number % 3 else {"correlation_id": str(number)}
+        events.append(complete(1, 1 + number % 2, "kernel", number, 1, **stats))
+    columns = read_xspace(write(tmp_path, document(events)))
+    assert columns.events.event_start_ps.tolist() == [0, 2_000_000, 1_000_000, 3_000_000]
+    assert columns.events.ints["correlation_id"].tolist() == [0, ABSENT, ABSENT, 3]
+    ops = [None if row < 0 else columns.strings[row] for row in columns.events.strings["hlo_op"]]
+    assert ops == [None, "op.2", "op.1", None]
+    assert columns.strings == ("op.1", "op.2")
+
+
 def test_a_file_of_many_pieces_reads_as_one(tmp_path, monkeypatch):
     monkeypatch.setattr("analyzers.reading.sources._CHUNK_BYTES", 7)
     events = [*NAMES, *EVENTS, complete(3, 1, "naïve 名.1", 30, 1, device_offset_ps="1", device_duration_ps="1")]
@@ -134,6 +148,7 @@ def test_values_that_are_no_numbers_do_not_stop_the_reader(tmp_path):
         complete(3, 1, "c", 1e300, 1),
         complete(3, 1, "d", 1, 1, flops="many", device_offset_ps="x", device_duration_ps="1"),
         {"ph": "X", "pid": 3, "tid": 1, "name": None, "ts": 2, "dur": 1, "args": []},
+        complete([], {}, "e", 1, 1),
         [1, 2],
         7,
     ]

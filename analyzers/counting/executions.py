@@ -34,7 +34,7 @@ from analyzers.counting.scopes import (
     attribute_by_scope,
 )
 from analyzers.counting.selftime import self_times
-from analyzers.counting.sparsecore import Offloaded, find_offloaded
+from analyzers.counting.sparsecore import Offloaded, find_offloaded, of_slowest_core
 from analyzers.reading.columns import XSpaceColumns
 
 _NO_INDEX = -1
@@ -152,7 +152,7 @@ def executions(
         run=run,
         execution=execution,
         first=first,
-        self_ps=self_times(columns, events, run),
+        self_ps=of_slowest_core(events, offloaded, self_times(columns, events, run)),
         offloaded=offloaded,
         launching_ops=launching_ops,
         caveats=(*run_caveats, *count_caveats, *layer_caveats, *_not_joined(events, offloaded)),

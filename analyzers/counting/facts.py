@@ -198,10 +198,12 @@ def _what_there_is(columns: XSpaceColumns) -> str:
 
 def _unnamed_share(done: Executions) -> float:
     """Return the part of the time of GPU kernels whose kernels name no HLO op; copies never do."""
-    on_gpu = np.array([name.startswith("GPU") for name in done.events.devices], bool)[done.events.device]
+    gpus = np.array([name.startswith("GPU") for name in done.events.devices], bool)
+    if not gpus.any():
+        return 0.0
     copies = np.array([op.program < 0 and _COPY.match(op.name) is not None for op in done.ops], bool)
     unnamed = np.array([op.program < 0 for op in done.ops], bool)
-    kernels = on_gpu & ~copies[done.events.op]
+    kernels = gpus[done.events.device] & ~copies[done.events.op]
     total = int(done.self_ps[kernels].sum())
     return int(done.self_ps[kernels & unnamed[done.events.op]].sum()) / total if total else 0.0
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzers.counting.arrays import dense, sums
 from analyzers.counting.ops import OpEvents
 from analyzers.reading.columns import ABSENT, Line, LineKind, PlaneKind, XSpaceColumns
 
@@ -61,6 +62,26 @@ def find_offloaded(columns: XSpaceColumns, events: OpEvents) -> Offloaded:
         inside &= launcher[module] >= 0
         parts.append(Offloaded(rows[inside], launcher[module[inside]]))
     return Offloaded(np.concatenate([p.rows for p in parts]), np.concatenate([p.launcher for p in parts]))
+
+
+def of_slowest_core(events: OpEvents, offloaded: Offloaded, self_ps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return `self_ps` with one launch's work on several SparseCores counted once, on the core it took longest.
+
+    The cores work side by side, and a TensorCore waits for the last of them.
+    """
+    rows = offloaded.rows
+    if len(rows) == 0:
+        return self_ps
+    launch, _ = dense(offloaded.launcher, events.op[rows])
+    on_core, cores = dense(launch, events.line[rows])
+    time = sums(on_core, self_ps[rows], len(cores))
+    launch_of = np.array([launch for launch, _ in cores], np.int64)
+    order = np.lexsort((time, launch_of))
+    slowest = np.zeros(len(cores), bool)
+    slowest[order[np.append(np.diff(launch_of[order]) > 0, True)]] = True
+    result = self_ps.copy()
+    result[rows[~slowest[on_core]]] = 0
+    return result
 
 
 def _op_lines(columns: XSpaceColumns, plane: PlaneKind) -> Iterator[tuple[int, Line]]:

@@ -118,6 +118,12 @@ def _moe_of(workload: str, choices: Choices, config: Config, device_kind: str) -
         return lambda x, experts, weights, params: permute.moe(x, experts, weights, params, config, choices)
     if workload == "a2a":
         return lambda x, experts, weights, params: a2a.moe(x, experts, weights, params, config, choices)
+    if config.kernels == "maxtext":
+        from workloads.kernels import maxtext
+
+        functions = maxtext.load(choices)
+        own = ring.plan_for(config, choices, choose("jax", device_kind))
+        return lambda x, experts, weights, params: maxtext.moe(x, experts, weights, params, config, own, functions)
     plan = ring.plan_for(config, choices, choose(config.kernels, device_kind))
     return lambda x, experts, weights, params: ring.moe(x, experts, weights, params, config, plan)
 

@@ -99,15 +99,15 @@ def moe(
 
     chunks, scanned = config.num_chunks, config.scan_chunks
     accumulator = jnp.zeros((plan.buffer_rows, config.expert_dim), jnp.float32)
-    inputs = (_split(x, chunks, 1), _split(params.gate, chunks, 1), _split(params.up, chunks, 1))
+    inputs = (split_chunks(x, chunks, 1), split_chunks(params.gate, chunks, 1), split_chunks(params.up, chunks, 1))
     (gate, up), _ = loop(up_chunk, (accumulator, accumulator), inputs, "chunk", scanned)
     with jax.named_scope("experts"):
         hidden = activate(gate, up, x.dtype)
-    _, out = loop(down_chunk, hidden, _split(params.down, chunks, 2), "chunk", scanned)
+    _, out = loop(down_chunk, hidden, split_chunks(params.down, chunks, 2), "chunk", scanned)
     return jnp.moveaxis(out, 0, 1).reshape(x.shape)
 
 
-def _split(array: jax.Array, chunks: int, axis: int) -> jax.Array:
+def split_chunks(array: jax.Array, chunks: int, axis: int) -> jax.Array:
     """Cut `axis` into `chunks` equal parts and put the part's number in front."""
     shape = array.shape
     parts = array.reshape(*shape[:axis], chunks, shape[axis] // chunks, *shape[axis + 1 :])

@@ -46,6 +46,7 @@ def _workload(
 _PLAIN = Choices(validity="none")
 _GATHER = replace(_PLAIN, activations="gather")
 _RING = Choices(validity="recompute")
+_SAVED = replace(_RING, inverse="reuse", across_remat="saved")
 _CACHED = Choices(inverse="reuse", validity="cached", across_remat="saved")
 
 _PERMUTE_WORKLOAD = _workload(
@@ -119,7 +120,7 @@ _RING_WORKLOAD = _workload(
     ),
     (
         "saved",
-        replace(_RING, inverse="reuse", across_remat="saved"),
+        _SAVED,
         "routing arrays saved through remat, but every gather-reduce sorts its validity mask",
     ),
     (
@@ -225,7 +226,7 @@ def check_choices(workload: str, choices: Choices, config: Config) -> None:
             "a2a cannot have activations repeat: rows are gathered into the send buffer slot by slot, which copies "
             "a token exactly as often as it travels; use activations=gather."
         )
-    _check_config_for(workload, config)
+    _check_config_for(workload, choices, config)
     if choices.sort_key == "packed":
         for entries, groups in packed_problems(workload, config):
             packed_shift(entries, groups)
@@ -244,7 +245,7 @@ def _check_ring(choices: Choices) -> None:
         )
 
 
-def _check_config_for(workload: str, config: Config) -> None:
+def _check_config_for(workload: str, choices: Choices, config: Config) -> None:
     if workload == "permute" and config.buffer_factor is not None:
         raise WorkloadError(
             "permute cannot have a buffer factor: its rows never leave their device, so no buffer is shared "
@@ -254,6 +255,16 @@ def _check_config_for(workload: str, config: Config) -> None:
         raise WorkloadError(
             f"{workload} cannot use kernels {config.kernels}: only ring moves rows by the ragged gather and "
             f"gather-reduce that these kernels replace; use kernels jax."
+        )
+    if config.kernels == "maxtext" and choices not in (_RING, _SAVED):
+        raise WorkloadError(
+            "kernels maxtext route in MaxText's own way, of which only the variants recompute and saved can be "
+            "asked for; use one of those, or kernels jax."
+        )
+    if config.kernels == "maxtext" and config.dtype != "bfloat16":
+        raise WorkloadError(
+            f"kernels maxtext cannot have dtype {config.dtype}: MaxText's gather-reduce returns bfloat16 whatever "
+            f"it is given; use dtype bfloat16, or kernels jax."
         )
 
 

@@ -16,6 +16,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
 _MAX_VARINT_BYTES = 10
 _MAX_TAG = 2**32 - 1
+_MAX_TAG_BYTES = 5
 
 
 class Record(NamedTuple):
@@ -42,8 +43,8 @@ class BadRecordError(ValueError):
         """Whether the record runs past the end given, as the last one of a truncated file does."""
 
 
-def _varint(data: Buffer, position: int, end: int, record: int) -> tuple[int, int]:
-    """Return the varint at `position` and the offset after it."""
+def _varint(data: Buffer, position: int, end: int, record: int, most: int = _MAX_VARINT_BYTES) -> tuple[int, int]:
+    """Return the varint of at most `most` bytes at `position` and the offset after it."""
     value = shift = 0
     while True:
         if position >= end:
@@ -54,8 +55,8 @@ def _varint(data: Buffer, position: int, end: int, record: int) -> tuple[int, in
         if byte < 0x80:
             return value & (2**64 - 1), position
         shift += 7
-        if shift >= 7 * _MAX_VARINT_BYTES:
-            raise BadRecordError(record, "a number in it is longer than ten bytes", False)
+        if shift >= 7 * most:
+            raise BadRecordError(record, f"a number in it is longer than {most} bytes", False)
 
 
 def records(data: Buffer, start: int, end: int) -> Iterator[Record]:
@@ -67,7 +68,7 @@ def records(data: Buffer, start: int, end: int) -> Iterator[Record]:
     """
     position = start
     while position < end:
-        tag, first = _varint(data, position, end, position)
+        tag, first = _varint(data, position, end, position, _MAX_TAG_BYTES)
         field, wire_type = tag >> 3, tag & 7
         if tag > _MAX_TAG or field == 0:
             raise BadRecordError(position, f"its tag {tag} is not one a message can have", False)
@@ -95,7 +96,7 @@ def length_prefix(data: Buffer, start: int) -> tuple[int, int]:
         BadRecordError: where not even tag and length are there, or the record has no length.
 
     """
-    tag, first = _varint(data, start, len(data), start)
+    tag, first = _varint(data, start, len(data), start, _MAX_TAG_BYTES)
     if tag & 7 != BYTES:
         raise BadRecordError(start, "it has no length", False)
     _, first = _varint(data, first, len(data), start)

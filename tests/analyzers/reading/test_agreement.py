@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analyzers.errors import UserError
-from analyzers.reading import _walker
+from analyzers.reading import _walker, c_reader, structure
 from analyzers.reading.columns import INT_STATS, STRING_STATS
 from analyzers.reading.protos import xplane_pb2
 from analyzers.reading.xspace import read_xspace
@@ -167,6 +167,23 @@ def test_changed_bytes_of_a_real_trace_are_read_alike_or_refused(path, real_trac
         path.write_bytes(content)
         understood += agree_or_refused(path)
     assert 0 < understood < 60
+
+
+pieces = st.one_of(
+    st.binary(max_size=6),
+    st.tuples(st.integers(1, 12), st.one_of(st.integers(0, 2**64 - 1), st.binary(max_size=9))).map(
+        lambda piece: field(*piece)
+    ),
+    st.sampled_from([b"\x80" * n + b"\x01" for n in range(3, 11)]),
+)
+
+
+@given(st.lists(pieces, max_size=8).map(b"".join), st.integers(0, 3))
+def test_planes_are_split_alike(content, first):
+    first = min(first, len(content))
+    data = memoryview(content)
+    fast, slow = (split(data, first, len(content)) for split in (c_reader.split_plane, structure.split_plane))
+    assert fast == slow
 
 
 def line_file(path, message: bytes, plane_name: bytes):

@@ -114,7 +114,7 @@ def diff(a: Trace, b: Trace, *, top: int = 10) -> Diff:
     passes = [p for p in PASSES if p in a.passes or p in b.passes]
     layers = sorted(set(a.layers) | set(b.layers))
     chunks = sorted(set(a.chunks) | set(b.chunks))
-    by_pass = tuple(_delta(p.value, a, b, lambda t, p=p: t.self_ps(pass_=p)) for p in passes)  # type: ignore[misc]
+    by_pass = tuple(_delta(p.value, a, b, lambda t, p=p: t.self_ps(pass_=p), len(passes)) for p in passes)  # type: ignore[misc]
     self_time = _delta("all ops", a, b, lambda t: t.self_ps())
     return Diff(
         a=a,
@@ -126,14 +126,14 @@ def diff(a: Trace, b: Trace, *, top: int = 10) -> Diff:
         sort_time=_delta("sorts", a, b, lambda t: t.self_ps_of_ops(lambda op: op.kind.is_sort)),
         by_pass=by_pass,
         by_layer=tuple(
-            _delta(f"layer {k}", a, b, lambda t, k=k: t.self_ps(layer=k))  # type: ignore[misc]
+            _delta(f"layer {k}", a, b, lambda t, k=k: t.self_ps(layer=k), len(layers) + 1)  # type: ignore[misc]
             for k in layers
         ),
         by_chunk=tuple(
-            _delta(f"chunk {k}", a, b, lambda t, k=k: t.self_ps(chunk=k))  # type: ignore[misc]
+            _delta(f"chunk {k}", a, b, lambda t, k=k: t.self_ps(chunk=k), len(chunks) + 1)  # type: ignore[misc]
             for k in chunks
         ),
-        unattributed=_delta("no layer", a, b, lambda t: t.self_ps(layer=-1)),
+        unattributed=_delta("no layer", a, b, lambda t: t.self_ps(layer=-1), len(layers) + 1),
         per_chunk_per_layer=_per_chunk_per_layer(by_pass, self_time, layers, chunks),
         ops=_ops(a, b, top),
         buffer_totals=_buffer_totals(a, b),
@@ -143,18 +143,18 @@ def diff(a: Trace, b: Trace, *, top: int = 10) -> Diff:
     )
 
 
-def _delta(label: str, a: Trace, b: Trace, samples: Callable[[Trace], Blocks]) -> TimeDelta:
-    return _delta_of(label, samples(a), samples(b))
+def _delta(label: str, a: Trace, b: Trace, samples: Callable[[Trace], Blocks], family: int = 1) -> TimeDelta:
+    return _delta_of(label, samples(a), samples(b), family)
 
 
-def _delta_of(label: str, blocks_a: Blocks, blocks_b: Blocks) -> TimeDelta:
+def _delta_of(label: str, blocks_a: Blocks, blocks_b: Blocks, family: int) -> TimeDelta:
     present_a, present_b = (any(np.any(block) for block in blocks) for blocks in (blocks_a, blocks_b))
     enough = all(any(len(block) for block in blocks) for blocks in (blocks_a, blocks_b))
     return TimeDelta(
         label=label,
         a=estimate(blocks_a) if present_a else None,
         b=estimate(blocks_b) if present_b else None,
-        saving=saving(blocks_a, blocks_b) if enough and (present_a or present_b) else None,
+        saving=saving(blocks_a, blocks_b, family) if enough and (present_a or present_b) else None,
     )
 
 
@@ -199,9 +199,11 @@ def _ops(a: Trace, b: Trace, top: int) -> tuple[OpDelta, ...]:
     blocks_a, blocks_b = _samples_by_op(a), _samples_by_op(b)
     zero_a = tuple(np.zeros_like(block) for block in a.self_ps())
     zero_b = tuple(np.zeros_like(block) for block in b.self_ps())
+    keys = dict.fromkeys((*blocks_a, *blocks_b))
+    # The rows shown are picked for being the largest of all: the family is all.
     rows = [
-        OpDelta(*key, _delta_of(key[1], blocks_a.get(key, zero_a), blocks_b.get(key, zero_b)))
-        for key in dict.fromkeys((*blocks_a, *blocks_b))
+        OpDelta(*key, _delta_of(key[1], blocks_a.get(key, zero_a), blocks_b.get(key, zero_b), len(keys)))
+        for key in keys
     ]
     rows.sort(key=lambda row: -abs(row.time.saving.value) if row.time.saving else 0.0)
     return tuple(rows[:top])

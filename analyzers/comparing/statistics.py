@@ -4,10 +4,13 @@ The caller's assumption is stated here once: the sample is the step (devices wer
 one profiling session share whatever that session suffered from (clock speed, neighbours, memory layout), so
 sessions are blocks. Where both sides have the same number (two or more) of sessions taken alternately, the
 saving is the mean over sessions of the difference of the session medians, with a Student interval over
-sessions. Where each side is one session, the interval is Welch's over steps and a footnote says what it cannot
-see. Counts and bytes are exact and never come here.
+sessions, never narrower than what the spread of steps within sessions alone would give: three sessions can agree
+by accident. Where each side is one session, the interval is Welch's over steps and a footnote says what it cannot
+see. Rows of one table are a family: their intervals hold for all of them together (Bonferroni), else a table of
+twenty rows would show a difference between a program and itself. Counts and bytes are exact and never come here.
 
-Sources: B. L. Welch, Biometrika 34 (1947), 28–35, for the interval with unequal variances.
+Sources: B. L. Welch, Biometrika 34 (1947), 28–35, for the interval with unequal variances; the variance of a
+median of n normal samples is π/2 that of their mean for large n.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ class Saving:
     value: float
     low: float
     high: float
-    """95 % confidence interval; both nan where there are too few samples for one."""
+    """95 % confidence interval, held together with its family's; both nan where there are too few samples."""
     verdict: Verdict
     footnotes: tuple[str, ...]
 
@@ -73,24 +76,38 @@ def estimate(blocks: Blocks) -> Estimate:
     return Estimate(float(np.median(samples)), float(samples.min()), float(samples.max()), len(samples))
 
 
-def saving(a: Blocks, b: Blocks) -> Saving:
-    """Return how much less `b` took than `a`, with its interval. One array of samples per session on each side."""
+def saving(a: Blocks, b: Blocks, family: int = 1) -> Saving:
+    """Return how much less `b` took than `a`, with its interval. One array of samples per session on each side.
+
+    `family` is the number of comparisons whose intervals are to hold together.
+    """
+    confidence = 1 - (1 - CONFIDENCE) / max(family, 1)
     if len(a) == len(b) and len(a) > 1:
-        return _over_sessions(a, b)
-    return _over_steps(np.concatenate(list(a)), np.concatenate(list(b)), single=len(a) == len(b) == 1)
+        return _over_sessions(a, b, confidence)
+    return _over_steps(np.concatenate(list(a)), np.concatenate(list(b)), confidence, single=len(a) == len(b) == 1)
 
 
-def _over_sessions(a: Blocks, b: Blocks) -> Saving:
+def _over_sessions(a: Blocks, b: Blocks, confidence: float) -> Saving:
     differences = np.array([np.median(x) - np.median(y) for x, y in zip(a, b, strict=True)])
     footnotes = []
     if len(differences) < MIN_SESSIONS:
         footnotes.append(f"{len(differences)} sessions are few: {MIN_SESSIONS} or more give a usable interval")
     value = float(differences.mean())
-    error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
-    return _with_interval(value, error, len(differences) - 1, footnotes)
+    between = float(differences.std(ddof=1)) / math.sqrt(len(differences))
+    half = max(_half_width(between, len(differences) - 1, confidence), _half_width_within(a, b, confidence))
+    return _with_interval(value, half, footnotes)
 
 
-def _over_steps(a: NDArray[np.float64], b: NDArray[np.float64], *, single: bool) -> Saving:
+def _half_width_within(a: Blocks, b: Blocks, confidence: float) -> float:
+    """Return the half-width that the steps within sessions alone give; 0 where sessions are single steps."""
+    blocks = [block for block in (*a, *b) if len(block) > 1]
+    if not blocks:
+        return 0.0
+    variance = sum(math.pi / 2 * float(block.var(ddof=1)) / len(block) for block in blocks) / len(a) ** 2
+    return _half_width(math.sqrt(variance), sum(len(block) - 1 for block in blocks), confidence)
+
+
+def _over_steps(a: NDArray[np.float64], b: NDArray[np.float64], confidence: float, *, single: bool) -> Saving:
     value = float(np.median(a) - np.median(b))
     if min(len(a), len(b)) < 2:
         return Saving(value, math.nan, math.nan, Verdict.TOO_FEW, ("one step on a side: no interval can be given",))
@@ -100,16 +117,19 @@ def _over_steps(a: NDArray[np.float64], b: NDArray[np.float64], *, single: bool)
     parts = [float(x.var(ddof=1)) / len(x) for x in (a, b)]
     error = math.sqrt(sum(parts))
     if error == 0:
-        return _with_interval(value, 0.0, 1, footnotes)
+        return _with_interval(value, 0.0, footnotes)
     freedom = sum(parts) ** 2 / sum(part**2 / (len(x) - 1) for part, x in zip(parts, (a, b), strict=True))
-    return _with_interval(value, error, freedom, footnotes)
+    return _with_interval(value, _half_width(error, freedom, confidence), footnotes)
 
 
-def _with_interval(value: float, error: float, freedom: float, footnotes: list[str]) -> Saving:
+def _half_width(error: float, freedom: float, confidence: float) -> float:
     # scipy.stats takes most of a second to import; the quantile alone is in scipy.special.
     from scipy.special import stdtrit
 
-    half = float(stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * error
+    return float(stdtrit(freedom, 0.5 + confidence / 2)) * error
+
+
+def _with_interval(value: float, half: float, footnotes: list[str]) -> Saving:
     low, high = value - half, value + half
     if low > 0:
         verdict = Verdict.FASTER

@@ -29,6 +29,32 @@ def test_sessions_are_the_sample_where_there_are_several():
     assert found.value == pytest.approx(np.mean(differences))
 
 
+def test_sessions_that_agree_by_accident_do_not_narrow_the_interval():
+    steps = np.array([900.0, 1000.0, 1100.0, 950.0, 1050.0])
+    found = saving([steps, steps, steps], [steps - 10, steps - 10, steps - 10])
+    assert found.value == 10
+    assert found.verdict is Verdict.NO_DIFFERENCE
+
+
+def test_rows_of_a_family_hold_together():
+    rng = np.random.default_rng(3)
+    wrong = 0
+    for _ in range(400):
+        rows = [
+            saving([rng.normal(0, 1, 5) for _ in range(3)], [rng.normal(0, 1, 5) for _ in range(3)], family=12)
+            for _ in range(12)
+        ]
+        wrong += any(row.verdict is not Verdict.NO_DIFFERENCE for row in rows)
+    assert wrong / 400 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
+
+
+def test_a_family_widens_the_interval():
+    a, b = np.array([10.0, 11.0, 12.0, 10.5]), np.array([9.0, 9.5, 9.2, 9.9])
+    expected = scipy.stats.ttest_ind(a, b, equal_var=False).confidence_interval(1 - 0.05 / 4)
+    found = saving([a], [b], family=4)
+    assert found.high - found.low == pytest.approx(expected.high - expected.low)
+
+
 def test_drift_shared_by_a_round_does_not_hide_a_saving():
     rounds = [0.0, 500.0, 2000.0, 90.0]
     a = [np.array([1000.0, 1001.0, 999.0]) + r for r in rounds]

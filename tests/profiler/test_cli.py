@@ -91,6 +91,15 @@ def test_workloads_scales_presets() -> None:
     assert re.search(r"^  \* recompute ", listed, re.MULTILINE)
 
 
+def test_one_preset_is_described_with_bytes_and_flops() -> None:
+    printed = moe_prof("workloads", "--preset", "deepseek-v4-284b").stdout
+    # 16384 tokens × 4096 × 2 bytes, and top_k 6 times that; ring sees all tokens on every shard.
+    (ring,) = [line for line in printed.splitlines() if line.startswith("| ring")]
+    assert "[16384, 4096] | 128.00 MiB | 768.00 MiB" in ring
+    # Forward, twice that backward, and the forward again under remat: 3 matmuls of 2 × 4096 × 2048 FLOPs per slot.
+    assert f"{4 * 43 * 16384 * 6 * 3 * 2 * 4096 * 2048 / 1e12:.0f}"[:2] == ring.split("|")[-2].split()[0][:2]
+
+
 def test_completion_offers_workloads_and_variants() -> None:
     def completed(words: str, position: int) -> list[str]:
         done = moe_prof(_MOE_PROF_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(position))

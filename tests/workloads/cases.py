@@ -5,6 +5,7 @@ from functools import cache, partial
 
 import jax
 import numpy as np
+import pytest
 
 from workloads import reference
 from workloads.config import Config
@@ -13,6 +14,10 @@ from workloads.registry import WORKLOADS, build, preset_config
 
 DEFAULT_VARIANTS = [(workload.name, name) for workload in WORKLOADS.values() for name in workload.default_variants]
 ALL_VARIANTS = [(workload.name, variant.name) for workload in WORKLOADS.values() for variant in workload.variants]
+# Compiling all of them takes half a minute: the defaults are enough for a quick run.
+MARKED_VARIANTS = [
+    pytest.param(*names, marks=() if names in DEFAULT_VARIANTS else pytest.mark.slow) for names in ALL_VARIANTS
+]
 SMALL = {"num_tokens": 32, "hidden_dim": 16, "expert_dim": 8, "num_experts": 8, "top_k": 2, "num_chunks": 2}
 ROUTINGS = ("random", "skewed", "one expert empty", "all to one expert")
 
@@ -22,9 +27,8 @@ def small_config(**overrides) -> Config:
 
 
 def compiled(program: Program) -> Program:
-    """The program with its step compiled, without spending time on machine code that runs once."""
-    lowered = program.step.lower(*program.abstract_args)
-    return replace(program, step=lowered.compile(compiler_options={"xla_backend_optimization_level": 0}))
+    """The program with its step compiled, so that its HLO and memory can be looked at."""
+    return replace(program, step=program.step.lower(*program.abstract_args).compile())
 
 
 @cache

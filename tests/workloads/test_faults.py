@@ -13,6 +13,8 @@ from workloads.verify import ORACLE, compare_all, oracle_values, run_variant, ve
 
 from .cases import small_config
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 CONFIG = small_config(ep=4, num_layers=1)
 
 

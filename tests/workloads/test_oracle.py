@@ -7,8 +7,8 @@ import pytest
 from workloads import reference
 
 from .cases import (
-    ALL_VARIANTS,
     DEFAULT_VARIANTS,
+    MARKED_VARIANTS,
     ROUTINGS,
     arguments,
     assert_backward_matches,
@@ -19,8 +19,10 @@ from .cases import (
     small_config,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
 
-@pytest.mark.parametrize(("workload", "variant"), ALL_VARIANTS)
+
+@pytest.mark.parametrize(("workload", "variant"), MARKED_VARIANTS)
 def test_gradients_of_activations_experts_and_router(workload, variant):
     program = cached_program(workload, variant, "backward", ep=4)
     for routing in ROUTINGS:

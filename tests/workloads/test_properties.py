@@ -14,6 +14,8 @@ from workloads.sizes import buffer_rows
 
 from .cases import assert_close, compiled, small_config
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 few = settings(max_examples=6, deadline=None, derandomize=True, database=None)
 many = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 

@@ -7,6 +7,8 @@ from workloads.registry import build
 
 from .cases import cached_program, small_config
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 
 def test_dispatch_input_is_what_one_device_dispatches():
     ring = build("ring", "cached", small_config(ep=4), "backward", jax.devices())

@@ -9,6 +9,8 @@ from workloads.verify import ORACLE, QUANTITIES, compare, max_ulp, relative_erro
 
 from .cases import small_config
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 
 def test_ulp_counts_representable_numbers():
     one = np.array([1.0], np.float32)

@@ -15,9 +15,7 @@ from profiler.cli.reading import read_options, reading_options, traces_of
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Ops and buffers to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema in docs/json.md) instead of tables.")
 @reading_options
-def command(
-    path: str, variants: tuple[str, ...], top: int, as_json: bool, **reading: object
-) -> None:
+def command(path: str, variants: tuple[str, ...], top: int, as_json: bool, **reading: object) -> None:
     """Show sorts, time and buffers of PATH.
 
     PATH is a trace file (.xplane.pb), a profile or log directory, or a run that `moe-prof capture` wrote.

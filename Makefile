@@ -1,6 +1,7 @@
 # moe-prof: `make demo` runs the main job, `make test` checks everything. Both set themselves up.
 PYTHON ?= python3
 VENV ?= .venv
+VENV_TPU ?= .venv-tpu
 BIN := $(VENV)/bin
 DEMO ?= demo-run
 PROTOC_VERSION := 1.76.0
@@ -10,11 +11,12 @@ FUZZ_RUNS ?= 300000
 FUZZ_TRACES ?= $(wildcard tests/data/*.xplane.pb)
 PROTOS := $(wildcard analyzers/reading/protos/*.proto)
 
-.PHONY: help demo test lint fuzz protos lock clean
+.PHONY: help demo test test-tpu lint fuzz protos lock clean
 
 help:
 	@echo "make demo      install into $(VENV), capture ring and permute on this machine, print what changed"
 	@echo "make test      install with test tools, then lint, type-check and run all tests"
+	@echo "make test-tpu  install with libtpu into $(VENV_TPU), run the tests that compile for TPUs (none is needed)"
 	@echo "make lint      ruff and mypy only"
 	@echo "make fuzz      mutate inputs of the C trace walker under sanitizers, FUZZ_RUNS=$(FUZZ_RUNS) of them"
 	@echo "make protos    regenerate the protobuf modules of the trace reader"
@@ -57,6 +59,18 @@ demo: $(VENV)/.installed
 
 test: lint
 	$(BIN)/python -m pytest
+
+# In an environment of its own: libtpu must match jaxlib, and capture on other devices does not want it.
+$(VENV_TPU)/.installed: $(SOURCES_OF_BUILD)
+	@$(MAKE) --no-print-directory VENV=$(VENV_TPU) $(VENV_TPU)/.installed-tpu
+	@touch $@
+
+$(VENV)/.installed-tpu: $(SOURCES_OF_BUILD) | $(BIN)/python
+	@echo "installing moe-prof with libtpu into $(VENV)"
+	$(call install,.[test,tpu])
+
+test-tpu: $(VENV_TPU)/.installed
+	JAX_PLATFORMS=cpu $(VENV_TPU)/bin/python -m pytest -m tpu
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ import os
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
+import importlib.util
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,15 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert output == file.read_text()
 
     return compare
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what compiles for a TPU where libtpu is not there, unless those tests are asked for by `-m tpu`."""
+    if config.getoption("-m") == "tpu" or importlib.util.find_spec("libtpu") is not None:
+        return
+    for item in items:
+        if item.get_closest_marker("tpu"):
+            item.add_marker(pytest.mark.skip(reason="libtpu (the extra `tpu`) is not installed: `make test-tpu`"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

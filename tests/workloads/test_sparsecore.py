@@ -1,7 +1,6 @@
 """The SparseCore kernels: what they compute, in Pallas' interpreter, and what a TPU compiler makes of them."""
 
 import functools
-import importlib.metadata
 import json
 import os
 import re
@@ -241,15 +240,7 @@ TPU_ENVIRONMENT = {
 }
 
 
-def installed(distribution):
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(installed("libtpu") is None, reason="libtpu (the extra `tpu`) is not installed")
+@pytest.mark.tpu
 @pytest.mark.parametrize(
     ("topology", "accelerator"), [("tpu7x:2x2x1", "tpu7x-8"), ("v6e:2x2", "v6e-4"), ("v5p:2x2x1", "v5p-8")]
 )

@@ -11,7 +11,7 @@ FUZZ_RUNS ?= 300000
 FUZZ_TRACES ?= $(wildcard tests/data/*.xplane.pb)
 PROTOS := $(wildcard analyzers/reading/protos/*.proto)
 
-.PHONY: help demo test test-tpu lint fuzz protos lock clean
+.PHONY: help demo test test-tpu test-tpu-here lint fuzz protos lock clean
 
 help:
 	@echo "make demo      install into $(VENV), capture ring and permute on this machine, print what changed"
@@ -61,16 +61,15 @@ test: lint
 	$(BIN)/python -m pytest
 
 # In an environment of its own: libtpu must match jaxlib, and capture on other devices does not want it.
-$(VENV_TPU)/.installed: $(SOURCES_OF_BUILD)
-	@$(MAKE) --no-print-directory VENV=$(VENV_TPU) $(VENV_TPU)/.installed-tpu
-	@touch $@
+test-tpu:
+	@$(MAKE) --no-print-directory VENV=$(VENV_TPU) test-tpu-here
+
+test-tpu-here: $(VENV)/.installed-tpu
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m tpu
 
 $(VENV)/.installed-tpu: $(SOURCES_OF_BUILD) | $(BIN)/python
 	@echo "installing moe-prof with libtpu into $(VENV)"
 	$(call install,.[test,tpu])
-
-test-tpu: $(VENV_TPU)/.installed
-	JAX_PLATFORMS=cpu $(VENV_TPU)/bin/python -m pytest -m tpu
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

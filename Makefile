@@ -4,6 +4,7 @@ VENV ?= .venv
 VENV_TPU ?= .venv-tpu
 BIN := $(VENV)/bin
 DEMO ?= demo-run
+comma := ,
 PROTOC_VERSION := 1.76.0
 
 SOURCES_OF_BUILD := pyproject.toml constraints.txt $(wildcard setup.py analyzers/reading/*.[ch])
@@ -69,7 +70,7 @@ test-tpu-here: $(VENV)/.installed-tpu
 
 $(VENV)/.installed-tpu: $(SOURCES_OF_BUILD) | $(BIN)/python
 	@echo "installing moe-prof with libtpu into $(VENV)"
-	$(call install,.[test,tpu])
+	$(call install,.[test$(comma)tpu])
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -11,7 +11,6 @@ instructions of their own, a fusion runs as one.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from itertools import takewhile
 
 from google.protobuf.message import DecodeError
 
+from analyzers.counting.tripcounts import trip_counts
 from analyzers.reading.protos import hlo_pb2
 
 _DTYPES: Mapping[int, tuple[str, float]] = {
@@ -235,23 +235,13 @@ class Module:
     @cached_property
     def loops(self) -> Mapping[str, Loop]:
         """Every `while` of the module by name."""
-        raw = {
-            _text(i.name): i.backend_config
-            for computation in self.proto.hlo_module.computations
-            for i in computation.instructions
-            if i.opcode == b"while"
-        }
-        return {name: self._loop(self.instructions[name], config) for name, config in raw.items()}
+        return {name: self._loop(name, count) for name, count in trip_counts(self.proto.hlo_module).items()}
 
-    def _loop(self, instruction: Instruction, backend_config: bytes) -> Loop:
+    def _loop(self, name: str, trip_count: int | None) -> Loop:
+        instruction = self.instructions[name]
         body = instruction.called[0] if instruction.called else ""
-        return Loop(
-            name=instruction.name,
-            scope=instruction.scope,
-            body=body,
-            trip_count=_known_trip_count(backend_config),
-            reversed=self._walks_backwards(instruction.scope, body),
-        )
+        backwards = self._walks_backwards(instruction.scope, body)
+        return Loop(name=name, scope=instruction.scope, body=body, trip_count=trip_count, reversed=backwards)
 
     def _walks_backwards(self, scope: str, body: str) -> bool:
         # A reversed lax.scan indexes its inputs by `length - 1 - i`: jax emits a `sub` directly in the body's
@@ -278,13 +268,6 @@ def _added(known: Placement, other: Placement) -> Placement:
     if known.executions is None or other.executions is None:
         return Placement(loops, None, known.why_unknown or other.why_unknown)
     return Placement(loops, known.executions + other.executions)
-
-
-def _known_trip_count(backend_config: bytes) -> int | None:
-    try:
-        return int(json.loads(backend_config)["known_trip_count"]["n"])
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def _shape(proto: hlo_pb2.Shape) -> Shape:

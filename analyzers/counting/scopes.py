@@ -186,11 +186,15 @@ def _may_be_layers(loops: tuple[Loop, ...], roles: dict[str, str]) -> bool:
     return bool(loops) and roles[loops[0].name] == "" and ("jvp(" in loops[0].scope) and (loops[0].trip_count or 0) > 1
 
 
+_WRAPPERS = frozenset({"eval_jaxpr", "closed_call", "checkpoint", "rematted_computation", "core_call", "remat"})
+"""Segments that jax puts around what it calls; they name nothing of the model."""
+
+
 def _loop_role(module: Module, loop: Loop, patterns: ScopePatterns) -> str:
     """Return "layer", "chunk" or "" for a loop, by the scope around it and the scope just inside its body."""
     # `.../layers/while`: the scope the scan was called in says what it walks. An indexed scope (`layer_1/while`)
     # is a layer that contains the loop, not the name of the loop.
-    outside = set(_segments(loop.scope)[-2:-1])
+    outside = set([s for s in _segments(loop.scope)[:-1] if s not in _WRAPPERS][-1:])
     inside = _first_segments_inside(module, loop)
     for segments in (outside, inside):
         for role, pattern in (("chunk", patterns.chunk), ("layer", patterns.layer)):
@@ -207,11 +211,10 @@ def _names_without_index(pattern: re.Pattern[str], segment: str) -> bool:
 def _first_segments_inside(module: Module, loop: Loop) -> set[str]:
     """Return the first named scopes in a loop's body, those left out that belong to a loop nested in it."""
     prefix = f"{loop.scope}/body/"
-    skipped = {"eval_jaxpr", "closed_call", "checkpoint", "rematted_computation", "core_call", "remat"}
     found: set[str] = set()
     for instruction in module.computations.get(loop.body, ()):
         if loop.scope and instruction.scope.startswith(prefix):
-            rest = [s for s in _segments(instruction.scope[len(prefix) :]) if s not in skipped]
+            rest = [s for s in _segments(instruction.scope[len(prefix) :]) if s not in _WRAPPERS]
             found.update(rest[:1] if len(rest) > 1 and rest[1] != "while" else ())
     return found
 

@@ -79,7 +79,7 @@ class TopKBuffers:
     b: dict[str, int]
     a_repeats: int
     b_repeats: int
-    """Those of them that a repeat of the tokens fills (a broadcast or a copy in the scope `repeat`)."""
+    """Those of them that hold copies of rows (`Buffer.repeats`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ def _top_k_buffers(a: Trace, b: Trace) -> TopKBuffers | Unknown:
 
     def repeats(trace: Trace) -> int:
         found = trace.buffers.of_size(size) if trace.buffers else ()
-        return sum("broadcast" in b.opcode and "repeat" in b.scope for b in found)
+        return sum(buffer.repeats for buffer in found)
 
     return TopKBuffers(size, a.variant.dispatch_input_bytes, by_pass(a), by_pass(b), repeats(a), repeats(b))
 

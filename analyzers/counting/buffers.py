@@ -8,6 +8,7 @@ that is neither parameter, constant, thread-local nor result is temporary memory
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -27,6 +28,8 @@ class Buffer:
     opcode: str
     scope: str
     pass_: Pass
+    repeats: bool = False
+    """Whether it holds copies of rows: a broadcast of an array, as `jnp.repeat` compiles to."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -89,6 +92,7 @@ def buffers(module: Module) -> Buffers | None:
                 opcode=_telling_opcode(module, instruction),
                 scope=effective_scope(module, instruction),
                 pass_=attributions[name].pass_,
+                repeats=_repeats(module, instruction),
             )
         )
     found.sort(key=lambda b: (-b.size_bytes, b.scope, b.instruction))
@@ -131,6 +135,17 @@ def _at(shape: Shape, index: Iterable[int]) -> Shape:
         if position < len(shape.elements):
             shape = shape.elements[position]
     return shape
+
+
+def _repeats(module: Module, instruction: Instruction) -> bool:
+    found = [*module.fused(instruction)][-1:] or [instruction]
+    while found[0].opcode in ("bitcast", "reshape", "copy", "transpose") and found[0].operands:
+        found = [module.instructions[found[0].operands[0]]]
+    root = found[0]
+    if root.opcode != "broadcast" or not root.operands:
+        return False
+    source = module.instructions[root.operands[0]].shape
+    return 1 < math.prod(source.dimensions) < math.prod(root.shape.dimensions)
 
 
 def _telling_opcode(module: Module, instruction: Instruction) -> str:

@@ -307,9 +307,11 @@ def top_k_lines(diff: Diff) -> list[str]:
     for name, passes, repeats in zip(names(diff), (found.a, found.b), (found.a_repeats, found.b_repeats), strict=True):
         have = ", ".join(f"{count} in {pass_}" for pass_, count in passes.items()) or "none"
         repeated = (
-            f"{repeats} of them filled by repeating tokens" if repeats else "none of them filled by repeating tokens"
+            f"{repeats} of them hold repeated rows"
+            if repeats
+            else "none holds repeated rows: where the source repeats tokens, the compiler fused that away"
         )
-        lines.append(f"  {name}: {have}" + (f"; {repeated}" if passes else ""))
+        lines.append(f"  {name}: {have}; {repeated}")
     return lines
 
 

@@ -30,6 +30,8 @@ def environment(target: str) -> dict[str, str]:
         **common,
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_HOSTNAMES": "localhost",
+        # Another compiler on this machine holds libtpu's lock; none of them touches a chip.
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "TPU_ACCELERATOR_TYPE": ACCELERATORS[target],
     }
 

@@ -7,6 +7,7 @@ import pytest
 from analyzers.counting.buffers import buffers, changes, without_numbers
 from analyzers.counting.hlo import Module
 from analyzers.counting.scopes import Pass
+from analyzers.reading.protos import hlo_pb2
 from tests.builders.compiling import hlo_of
 from tests.builders.handmade import Op, handmade
 
@@ -87,3 +88,35 @@ def test_without_a_buffer_assignment_nothing_is_claimed() -> None:
 
 def test_numbers_in_scopes_do_not_tell_buffers_apart() -> None:
     assert without_numbers("jit(f)/layer_3/fusion.12") == "jit(f)/layer_#/fusion.#"
+
+
+def test_a_buffer_of_repeated_rows_is_told_by_its_broadcast() -> None:
+    def module_of(opcode: bytes, source: list[int]) -> Module:
+        proto = hlo_pb2.HloProto()
+        proto.hlo_module.name = b"jit_f"
+        proto.hlo_module.entry_computation_id = 1
+        entry = proto.hlo_module.computations.add(name=b"main", id=1, root_id=2)
+        entry.instructions.add(
+            name=b"x", id=1, opcode=b"parameter", shape=hlo_pb2.Shape(element_type=16, dimensions=source)
+        )
+        entry.instructions.add(
+            name=b"y",
+            id=2,
+            opcode=opcode,
+            operand_ids=[1],
+            shape=hlo_pb2.Shape(element_type=16, dimensions=[64, 6, 32]),
+        )
+        assignment = proto.buffer_assignment
+        assignment.logical_buffers.add(id=1, size=64 * 6 * 32 * 2).defined_at.instruction_id = 2
+        assignment.buffer_allocations.add(index=0, size=64 * 6 * 32 * 2)
+        return Module(proto.SerializeToString())
+
+    def repeats(opcode: bytes, source: list[int]) -> bool:
+        found = buffers(module_of(opcode, source))
+        assert found is not None
+        (only,) = found.buffers
+        return only.repeats
+
+    assert repeats(b"broadcast", [64, 32])
+    assert not repeats(b"broadcast", [])  # zeros, not copies of rows
+    assert not repeats(b"gather", [64, 32])

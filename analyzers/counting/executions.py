@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analyzers.caveats import Caveat
-from analyzers.counting.arrays import counts, dense, occurrence_numbers
+from analyzers.counting.arrays import Cells, counts, dense, numbered, sums
 from analyzers.counting.hlo import Module
 from analyzers.counting.ops import Op, OpEvents, Program, op_events
 from analyzers.counting.runs import Runs, find_runs
@@ -38,6 +39,21 @@ from analyzers.counting.sparsecore import Offloaded, find_offloaded, of_slowest_
 from analyzers.reading.columns import XSpaceColumns
 
 _NO_INDEX = -1
+_MOST = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class IndexRule:
+    """How the layer (or chunk) of an execution follows from its op and its number; one array entry per op.
+
+    With a `count` above 0 it is a digit of the number, `number // each % count`, counted down from the last where
+    `backwards`; else it is `fixed`.
+    """
+
+    fixed: NDArray[np.int32]
+    each: NDArray[np.int32]
+    count: NDArray[np.int32]
+    backwards: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -77,37 +93,56 @@ class Executions:
     @cached_property
     def layer(self) -> NDArray[np.int32]:
         """Layer of each row, -1 where nothing tells."""
-        return self._index([(a.layer, a.layer_loop) for a in self.attributions])
+        return self._index(self.layer_rule)
 
     @cached_property
     def chunk(self) -> NDArray[np.int32]:
         """Chunk of each row, -1 where nothing tells."""
-        return self._index([(a.chunk, a.chunk_loop) for a in self.attributions])
+        return self._index(self.chunk_rule)
+
+    @cached_property
+    def layer_rule(self) -> IndexRule:
+        """What `layer` follows from, except for what was offloaded."""
+        return self._rule([(a.layer, a.layer_loop) for a in self.attributions])
+
+    @cached_property
+    def chunk_rule(self) -> IndexRule:
+        """What `chunk` follows from, except for what was offloaded."""
+        return self._rule([(a.chunk, a.chunk_loop) for a in self.attributions])
+
+    @cached_property
+    def self_ps_of_ops(self) -> NDArray[np.int64]:
+        """Self time of each op, all its rows together."""
+        return sums(self.events.op, self.self_ps, len(self.ops))
 
     def iteration(self, depth: int) -> NDArray[np.int32]:
         """Iteration of the enclosing loop at `depth` (0 is the outermost), -1 outside such a loop."""
-        return self._index([(None, depth)] * len(self.ops), keep_order=True)
+        return self._index(self._rule([(None, depth)] * len(self.ops)), keep_order=True)
 
-    def _index(self, wanted: Sequence[tuple[int | None, int | None]], *, keep_order: bool = False) -> NDArray[np.int32]:
+    def _rule(self, wanted: Sequence[tuple[int | None, int | None]]) -> IndexRule:
+        """`wanted` has for each op a fixed index, or the depth of the loop whose iteration it is, or neither."""
         size = len(self.ops)
         fixed = np.full(size, _NO_INDEX, np.int32)
-        radix = np.zeros(size, np.int32)
-        inner = np.ones(size, np.int32)
+        each = np.ones(size, np.int32)
+        count = np.zeros(size, np.int32)
         backwards = np.zeros(size, bool)
         for k, (index, depth) in enumerate(wanted):
             if index is not None:
                 fixed[k] = index
             elif depth is not None and (digit := self._digit(self.ops[k], depth)) is not None:
-                radix[k], inner[k], backwards[k] = digit
+                count[k], each[k], backwards[k] = digit
+        return IndexRule(fixed, each, count, backwards)
+
+    def _index(self, rule: IndexRule, *, keep_order: bool = False) -> NDArray[np.int32]:
         op = self.events.op
-        result = fixed[op]
-        looped = radix[op] > 0
+        result = rule.fixed[op]
+        looped = rule.count[op] > 0
         if looped.any():
             rows = np.flatnonzero(looped)
             some = op[rows]
-            digit_of_row = (self.execution[rows] // inner[some]) % radix[some]
+            digit_of_row = (self.execution[rows] // rule.each[some]) % rule.count[some]
             if not keep_order:
-                digit_of_row = np.where(backwards[some], radix[some] - 1 - digit_of_row, digit_of_row)
+                digit_of_row = np.where(rule.backwards[some], rule.count[some] - 1 - digit_of_row, digit_of_row)
             result[rows] = digit_of_row
         result[self.offloaded.rows] = result[self.offloaded.launcher]
         return result
@@ -120,7 +155,7 @@ class Executions:
             return None
         trips = [loop.trip_count or 1 for loop in placement.loops]
         per_iteration = placement.executions // math.prod(trips[: depth + 1])
-        return trips[depth], max(per_iteration, 1), placement.loops[depth].reversed
+        return trips[depth], min(max(per_iteration, 1), _MOST), placement.loops[depth].reversed
 
 
 def executions(
@@ -152,7 +187,7 @@ def executions(
         run=run,
         execution=execution,
         first=first,
-        self_ps=of_slowest_core(events, offloaded, self_times(columns, events, run)),
+        self_ps=of_slowest_core(events, offloaded, self_times(events, run)),
         offloaded=offloaded,
         launching_ops=launching_ops,
         caveats=(*run_caveats, *count_caveats, *layer_caveats, *_not_joined(events, offloaded)),
@@ -202,44 +237,45 @@ def _number(
     events: OpEvents, runs: Runs, run: NDArray[np.int32], expected: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_], list[Caveat]]:
     """Number the executions of each op within each run and mark the first event of each."""
-    num_ops = len(events.ops)
-    # Rows outside any run get a run of their own so that their numbers do not mix with those of others.
-    cell = np.where(run >= 0, run, len(runs.program)) * num_ops + events.op
-    size = (len(runs.program) + 1) * num_ops
     order = _time_order(events)
-    number = np.empty(len(cell), np.int32)
-    number[order] = occurrence_numbers(cell[order], size)
-    per_cell = counts(cell, size).reshape(len(runs.program) + 1, num_ops)[:-1]
-    events_each, caveats = _events_per_execution(events, runs, per_cell, expected)
-    each = events_each[events.op]
-    return number // each, number % each == 0, caveats
+    # Rows outside any run are numbered together, apart from those of any run.
+    in_order, cells = numbered(events.op[order], run[order], len(events.ops), len(runs))
+    number = in_order
+    if not isinstance(order, slice):
+        number = np.empty_like(in_order)
+        number[order] = in_order
+    each, caveats = _events_per_execution(events, runs, cells, expected)
+    if np.all(each == 1):
+        return number, np.broadcast_to(np.True_, len(number)), caveats
+    each_of_row = each[events.op]
+    return number // each_of_row, number % each_of_row == 0, caveats
 
 
 def _time_order(events: OpEvents) -> NDArray[np.intp] | slice:
     """Return the order of rows by start time, or a slice where each device has one line that is in order."""
-    one_line_each = len(np.unique(events.line)) <= len(events.devices)
-    same_line = events.line[1:] == events.line[:-1] if len(events.line) else np.zeros(0, bool)
-    if one_line_each and not np.any((events.start_ps[1:] < events.start_ps[:-1]) & same_line):
-        return slice(None)
+    devices = [span.device for span in events.spans]
+    if len(devices) == 1 or (None not in devices and len(set(devices)) == len(devices)):
+        parts = [events.start_ps[span.first : span.last] for span in events.spans]
+        if all(np.all(start[1:] >= start[:-1]) for start in parts):
+            return slice(None)
     return np.argsort(events.start_ps, kind="stable")
 
 
 def _events_per_execution(
-    events: OpEvents, runs: Runs, per_cell: NDArray[np.int64], expected: NDArray[np.int64]
+    events: OpEvents, runs: Runs, cells: Cells, expected: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], list[Caveat]]:
     """Return how many events one execution of each op leaves, and where the trace and the module disagree.
 
-    `per_cell` counts events per (run, op).
+    `cells` counts events by op and run.
     """
     result = np.ones(len(events.ops), np.int32)
     caveats: list[Caveat] = []
     without_module: set[str] = set()
     unknown: list[str] = []
     disagreeing: list[str] = []
-    for k, op in enumerate(events.ops):
-        seen = per_cell[:, k]
-        if not seen.any():
-            continue
+    runs_of_program = counts(runs.program, len(events.programs))
+    for k, seen, of_run in _by_op(cells):
+        op = events.ops[k]
         if expected[k] <= 0:
             if op.program >= 0 and events.programs[op.program].module is None:
                 without_module.add(events.programs[op.program].name)
@@ -247,14 +283,14 @@ def _events_per_execution(
                 unknown.append(f"{op.name}, because {why}")
             continue
         # A clipped run has fewer events than the others, or none: the most frequent number is the module's promise.
-        values, frequency = np.unique(seen[seen > 0], return_counts=True)
-        usual = int(values[np.argmax(frequency)])
+        usual = _most_frequent(seen)
         if usual % expected[k] == 0:
             result[k] = usual // expected[k]
-        concerned = (seen > 0) | (runs.program == op.program)
-        odd = int(np.count_nonzero(concerned & (seen != expected[k] * result[k])))
+        own_runs = int(runs_of_program[op.program]) if op.program >= 0 else 0
+        missed = max(own_runs - int(np.count_nonzero(runs.program[of_run] == op.program)), 0)
+        odd = int(np.count_nonzero(seen != expected[k] * result[k])) + missed
         if odd:
-            disagreeing.append(f"{op.name} ({odd} of {np.count_nonzero(concerned)} runs)")
+            disagreeing.append(f"{op.name} ({odd} of {len(seen) + missed} runs)")
     if without_module:
         names = ", ".join(sorted(without_module))
         # On a TPU an event is an execution; elsewhere only the module says how many make one.
@@ -288,6 +324,22 @@ def _events_per_execution(
             )
         )
     return result, caveats
+
+
+def _by_op(cells: Cells) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield each op that ran in a run, how many events each such run has of it, and those runs."""
+    bounds = np.concatenate(([0], np.flatnonzero(np.diff(cells.id)) + 1, [len(cells.id)])).tolist()
+    for first, last in pairwise(bounds):
+        last -= last > first and cells.part[last - 1] < 0  # What is in no run comes last.
+        if last > first:
+            yield int(cells.id[first]), cells.count[first:last], cells.part[first:last]
+
+
+def _most_frequent(values: NDArray[np.int64]) -> int:
+    if values.min() == values.max():
+        return int(values[0])
+    distinct, frequency = np.unique(values, return_counts=True)
+    return int(distinct[np.argmax(frequency)])
 
 
 def _attributions(

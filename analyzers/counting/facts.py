@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzers.caveats import Caveat
-from analyzers.counting.arrays import sums
+from analyzers.counting.arrays import counts, sums
 from analyzers.counting.executions import Executions, executions
 from analyzers.counting.hlo import Module
 from analyzers.counting.kinds import Kind, kind, kind_by_name, sorts_in
@@ -131,14 +131,9 @@ def file_facts(
         step_labels=steps.labels,
         step_source=steps.source,
         ops=ops,
-        by_op=totals(done, steps, ("device", "step", "op")),
-        by_place=totals(
-            done,
-            steps,
-            ("device", "step", "pass", "layer", "chunk"),
-            only=None if on_tensor_core.all() else on_tensor_core,
-        ),
-        sorts_by_place=totals(done, steps, ("device", "step", "op", "layer", "chunk"), only=sorting),
+        by_op=totals(done, steps, ("op",)),
+        by_place=totals(done, steps, ("pass", "layer", "chunk"), only=on_tensor_core),
+        sorts_by_place=totals(done, steps, ("op", "layer", "chunk"), only=sorting),
         step_wall_ps=_step_wall_ps(done, steps),
         programs=_program_facts(done),
         outside_ps=_outside_ps(done),
@@ -174,16 +169,17 @@ def _step_wall_ps(done: Executions, steps: Steps) -> NDArray[np.int64]:
 
 def _program_facts(done: Executions) -> tuple[ProgramFacts, ...]:
     program_of_op = np.array([-1 if op.sparse_core else op.program for op in done.ops], np.int32)
-    self_ps = sums(program_of_op[done.events.op], done.self_ps, len(done.programs))
+    self_ps = sums(program_of_op, done.self_ps_of_ops, len(done.programs))
+    runs = counts(done.runs.program, len(done.programs))
     return tuple(
-        ProgramFacts(program.name, program.program_id, int(np.count_nonzero(done.runs.program == k)), int(self_ps[k]))
+        ProgramFacts(program.name, program.program_id, int(runs[k]), int(self_ps[k]))
         for k, program in enumerate(done.programs)
     )
 
 
 def _outside_ps(done: Executions) -> int:
     outside = np.array([op.program < 0 and not op.sparse_core for op in done.ops], bool)
-    return int(done.self_ps[outside[done.events.op]].sum())
+    return int(done.self_ps_of_ops[outside].sum())
 
 
 def _device_types(columns: XSpaceColumns) -> tuple[str, ...]:

@@ -7,13 +7,13 @@ the difference is gone, except for what is known of module runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzers.counting.arrays import dense
+from analyzers.counting.arrays import dense, take
 from analyzers.counting.hlo import Instruction, Module, ModuleError
 from analyzers.reading.columns import ABSENT, NO_STRING, Line, LineKind, Plane, PlaneKind, XSpaceColumns
 
@@ -60,6 +60,18 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Rows `first` (inclusive) to `last` (exclusive) of `OpEvents`: the op events of one line."""
+
+    first: int
+    last: int
+    line: int
+    """Index into `XSpaceColumns.lines`."""
+    device: int | None
+    """Index into `OpEvents.devices`; None for a host thread, whose events can be of several."""
+
+
+@dataclass(frozen=True, slots=True)
 class OpEvents:
     """All op events of one file, one row each, in time order within each device's line.
 
@@ -69,6 +81,8 @@ class OpEvents:
     devices: tuple[str, ...]
     programs: tuple[Program, ...]
     ops: tuple[Op, ...]
+    spans: tuple[Span, ...]
+    """All rows, line by line."""
     op: NDArray[np.int32]
     device: NDArray[np.int32]
     line: NDArray[np.int32]
@@ -174,8 +188,8 @@ class _Builder:
         self.devices: list[str] = []
         self.rows: list[NDArray[np.intp] | slice] = []
         self.op: list[NDArray[np.int32]] = []
-        self.device: list[NDArray[np.int32]] = []
-        self.line: list[NDArray[np.int32]] = []
+        self.device: list[NDArray[np.int32] | int] = []
+        self.line: list[int] = []
 
     # TPU: what an event is stands on its metadata: display_name, program_id, hlo_category, tf_op.
     def tpu_line(self, line_index: int, line: Line) -> None:
@@ -186,8 +200,7 @@ class _Builder:
             self._append(slice(line.first, line.last), op, self._device(plane.name), line_index)
             return
         table = np.array([self._tpu_op(line, row) for row in range(len(plane.metadata))], np.int32)
-        # A metadata id that is not in the table is -1, which picks the entry appended here.
-        op = np.append(table, np.int32(-1))[rows]
+        op = take(table, rows)
         if len(op) and int(op.min()) < 0:
             op[op < 0] = self._op(-1, "(unknown event)", plane.kind, {})
         self._append(slice(line.first, line.last), op, self._device(plane.name.split(" ")[0]), line_index)
@@ -315,8 +328,8 @@ class _Builder:
     ) -> None:
         self.rows.append(rows)
         self.op.append(op)
-        self.device.append(np.full(len(op), device, np.int32) if isinstance(device, int) else device)
-        self.line.append(np.full(len(op), line_index, np.int32))
+        self.device.append(device)
+        self.line.append(line_index)
 
     def _ints(self, name: str, window: slice) -> NDArray[np.int64]:
         column = self.columns.events.ints.get(name)
@@ -334,14 +347,19 @@ class _Builder:
         # Devices come in the order their events were met; tables want them by number.
         order = sorted(range(len(self.devices)), key=lambda k: _natural(self.devices[k]))
         position = np.argsort(np.array(order, np.int32)).astype(np.int32)
-        device = _joined(self.device, np.int32)
+        devices = [int(position[d]) if isinstance(d, int) else position[d] for d in self.device]
+        ends = np.cumsum([0, *(len(op) for op in self.op)]).tolist()
         return OpEvents(
             devices=tuple(self.devices[k] for k in order),
             programs=tuple(self.programs.found),
             ops=tuple(self.ops),
+            spans=tuple(
+                Span(first, last, line, device if isinstance(device, int) else None)
+                for first, last, line, device in zip(ends, ends[1:], self.line, devices, strict=False)
+            ),
             op=_joined(self.op, np.int32),
-            device=position[device] if len(position) else device,
-            line=_joined(self.line, np.int32),
+            device=self._per_row(devices),
+            line=self._per_row(self.line),
             run_id=self._picked(run_id) if run_id is not None else None,
             start_ps=self._picked(events.start_ps),
             duration_ps=self._picked(events.duration_ps),
@@ -349,9 +367,22 @@ class _Builder:
             event_start_ps=self._picked(events.event_start_ps),
         )
 
+    def _per_row(self, parts: Sequence[NDArray[np.int32] | int]) -> NDArray[np.int32]:
+        return _joined(
+            [
+                np.broadcast_to(np.int32(part), len(op)) if isinstance(part, int) else part
+                for part, op in zip(parts, self.op, strict=True)
+            ],
+            np.int32,
+        )
+
     def _picked(self, column: NDArray) -> NDArray:  # type: ignore[type-arg]
-        parts = [column[rows] for rows in self.rows]
-        return parts[0] if len(parts) == 1 else _joined(parts, column.dtype)
+        return _joined([column[rows] for rows in self.rows], column.dtype)
+
+
+def is_constant(column: NDArray) -> bool:  # type: ignore[type-arg]
+    """Say whether a column is one value, stored once."""
+    return len(column) > 0 and column.strides == (0,)
 
 
 def _natural(name: str) -> tuple[str, int]:
@@ -363,4 +394,6 @@ def _natural(name: str) -> tuple[str, int]:
 def _joined(parts: list[NDArray], dtype: object) -> NDArray:  # type: ignore[type-arg]
     if len(parts) == 1:
         return parts[0]
+    if parts and all(is_constant(part) and part[:1] == parts[0][:1] for part in parts):
+        return np.broadcast_to(parts[0][:1], sum(map(len, parts)))
     return np.concatenate(parts) if parts else np.zeros(0, dtype)  # type: ignore[call-overload]

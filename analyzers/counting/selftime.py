@@ -12,8 +12,12 @@ from numpy.typing import NDArray
 
 from analyzers.counting.arrays import covered, sums
 from analyzers.counting.ops import Op, OpEvents
-from analyzers.reading.columns import XSpaceColumns
 from analyzers.reading.nesting import enclosing
+
+try:
+    from analyzers.counting import _groupby
+except ImportError:  # The extension is optional; then this is slower.
+    _groupby = None  # type: ignore[assignment]
 
 NESTING_TOLERANCE_PS = 2000
 """Events of one line nest only to about 2 ns: clocks are rounded."""
@@ -26,59 +30,71 @@ def contains_others(op: Op) -> bool:
     return op.opcode in _CONTAINERS or op.category in _CONTAINERS
 
 
-def self_times(columns: XSpaceColumns, events: OpEvents, run: NDArray[np.int32]) -> NDArray[np.int64]:
+def self_times(events: OpEvents, run: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return the self time of each op event in ps. Same length as `events.op`."""
-    container_of_op = np.array([contains_others(op) for op in events.ops], bool)
-    if not container_of_op.any():
+    container = np.array([contains_others(op) for op in events.ops], bool)
+    if not container.any():
         return events.duration_ps
-    container = container_of_op[events.op]
     result = events.duration_ps.copy()
-    on_cpu = np.array([name.startswith("CPU") for name in events.devices], bool)[events.device]
-    if on_cpu.any():
-        _by_coverage(events, run, np.flatnonzero(on_cpu), container, result)
-    if not on_cpu.all():
-        _by_nesting(events, np.flatnonzero(~on_cpu), container, result)
+    on_cpu = [name.startswith("CPU") for name in events.devices]
+    host_rows = [np.zeros(0, np.intp)]
+    for span in events.spans:
+        if span.device is None or on_cpu[span.device]:
+            host_rows.append(np.arange(span.first, span.last))
+        else:
+            _by_nesting(events, slice(span.first, span.last), container, result)
+    rows = np.concatenate(host_rows)
+    _by_coverage(events, run, rows, container[events.op[rows]], result)
     return result
 
 
-def _by_nesting(
-    events: OpEvents, rows: NDArray[np.intp], container: NDArray[np.bool_], result: NDArray[np.int64]
-) -> None:
-    order = _line_order(events, rows)
-    if order is not None:
-        rows = rows[order]
-    line = events.line[rows]
-    bounds = np.concatenate(([0], np.flatnonzero(line[1:] != line[:-1]) + 1, [len(line)]))
-    start, duration = events.start_ps[rows], events.duration_ps[rows]
-    parent = enclosing(bounds[:-1], bounds[1:], start, duration, NESTING_TOLERANCE_PS)
+def _by_nesting(events: OpEvents, span: slice, container: NDArray[np.bool_], result: NDArray[np.int64]) -> None:
+    """Take from `result` what lies in each container of one line; `container` says it of each op."""
+    start, duration, op, own = events.start_ps[span], events.duration_ps[span], events.op[span], result[span]
+    if _take_away_nested(start, duration, op, container, own):
+        return
+    order = np.lexsort((~duration, start))  # ~d falls as d rises, and has no overflow.
+    own_in_order = own[order]
+    _take_away_nested(start[order], duration[order], op[order], container, own_in_order)
+    own[order] = own_in_order
+
+
+def _take_away_nested(
+    start: NDArray[np.int64],
+    duration: NDArray[np.int64],
+    op: NDArray[np.int32],
+    container: NDArray[np.bool_],
+    own: NDArray[np.int64],
+) -> bool:
+    """Take from `own` the durations of the rows for which a container is the nearest around them.
+
+    Return False, with nothing done, where the rows are not in order: by start, those that start together longest
+    first.
+    """
+    if _groupby is not None:
+        start, duration, op = np.ascontiguousarray(start), np.ascontiguousarray(duration), np.ascontiguousarray(op)
+        return _groupby.take_away_nested(start, duration, op, container.view(np.uint8), NESTING_TOLERANCE_PS, own)
+    if np.any((start[1:] < start[:-1]) | ((start[1:] == start[:-1]) & (duration[1:] > duration[:-1]))):
+        return False
+    parent = enclosing(np.array([0]), np.array([len(start)]), start, duration, NESTING_TOLERANCE_PS)
     # Rounding can make a neighbour look nested; only a control-flow op has children.
     while True:
-        wrong = np.flatnonzero((parent >= 0) & ~container[rows[parent]])
+        wrong = np.flatnonzero((parent >= 0) & ~container[op[parent]])
         if len(wrong) == 0:
             break
         parent[wrong] = parent[parent[wrong]]
-    result[rows] -= sums(parent, duration, len(rows))
-
-
-def _line_order(events: OpEvents, rows: NDArray[np.intp]) -> NDArray[np.intp] | None:
-    """Return the order by line, start and falling duration, or None if the rows are in it already."""
-    line, start, duration = events.line[rows], events.start_ps[rows], events.duration_ps[rows]
-    same = line[1:] == line[:-1]
-    later = start[1:] - start[:-1]
-    shorter = duration[1:] <= duration[:-1]
-    if np.all(line[1:] >= line[:-1]) and not np.any(same & ((later < 0) | ((later == 0) & ~shorter))):
-        return None
-    return np.lexsort((-duration, start, line))
+    own -= sums(parent, duration, len(own))
+    return True
 
 
 def _by_coverage(
     events: OpEvents,
     run: NDArray[np.int32],
     rows: NDArray[np.intp],
-    container: NDArray[np.bool_],
+    is_container: NDArray[np.bool_],
     result: NDArray[np.int64],
 ) -> None:
-    if not container[rows].any():
+    if not is_container.any():
         return
     start = events.start_ps[rows]
     end = start + events.duration_ps[rows]
@@ -86,7 +102,6 @@ def _by_coverage(
     span = int(end.max() - start.min()) + 1
     shift = run[rows].astype(np.int64) * span - int(start.min())
     start, end = start + shift, end + shift
-    is_container = container[rows]
     depth = _depths(start, end, np.flatnonzero(is_container), len(rows))
     for level in np.unique(depth[is_container]):
         mine = np.flatnonzero(is_container & (depth == level))

@@ -48,7 +48,7 @@ def find_steps(columns: XSpaceColumns, executions: Executions, module: str | Non
     if num_steps and len(annotated) == num_steps:
         return Steps(program, annotated, of_run, "step annotations")
     # A rare module need not run in every step; the main one must.
-    lost = 0 < num_steps < len(annotated) and program == _main_program(executions)
+    lost = 0 < num_steps < len(annotated) and (module is None or program == _main_program(executions))
     caveats = (_lost_steps(executions.programs[program].name, num_steps, len(annotated)),) if lost else ()
     return Steps(program, tuple(range(num_steps)), of_run, "module executions", caveats)
 
@@ -75,8 +75,8 @@ def _annotated(columns: XSpaceColumns) -> tuple[int, ...]:
 
 
 def _self_ps_of_programs(executions: Executions) -> NDArray[np.int64]:
-    program = np.array([op.program for op in executions.ops], np.int32)[executions.events.op]
-    return sums(program, executions.self_ps, len(executions.programs))
+    program_of_op = np.array([op.program for op in executions.ops], np.int32)
+    return sums(program_of_op, executions.self_ps_of_ops, len(executions.programs))
 
 
 def _main_program(executions: Executions) -> int:

@@ -1,0 +1,291 @@
+/* One pass over the events of a trace for each question that needs all of them. arrays.py, selftime.py and
+ * totals.py say what the questions are and have the same in numpy.
+ *
+ * Columns come in as buffers. Every id is checked against the table it points into, and no Python object is
+ * touched in a pass, so that the GIL is free. Uses only the stable ABI of Python 3.11. */
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+
+#include "../reading/_walker_nest.h"
+
+#define MOST_VIEWS 12
+
+/* The buffers of one call. */
+typedef struct {
+    Py_buffer view[MOST_VIEWS];
+    int count;
+} views;
+
+static void release(views *v) {
+    for (int i = 0; i < v->count; i++) PyBuffer_Release(&v->view[i]);
+}
+
+static PyObject *failed(views *v, const char *message) {
+    release(v);
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, message);
+    return NULL;
+}
+
+/* Takes the next argument as an array of `size`-byte items: its memory and how many there are. None is an
+ * array that is not there. Returns 0 with an exception set where it is no such array. */
+static int column(views *v, PyObject *argument, size_t size, int writable, void **data, size_t *length) {
+    *data = NULL;
+    if (argument == Py_None) return 1;
+    Py_buffer *view = &v->view[v->count];
+    if (PyObject_GetBuffer(argument, view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE)) return 0;
+    v->count++;
+    if ((size_t)view->len % size) {
+        PyErr_SetString(PyExc_ValueError, "not an array of that type");
+        return 0;
+    }
+    *data = view->buf;
+    *length = (size_t)view->len / size;
+    return 1;
+}
+
+static const char LENGTHS[] = "columns of different lengths";
+static const char OUTSIDE[] = "an id points outside its table";
+
+#define INPUT(argument, type, name, length)                                                                        \
+    type *name;                                                                                                    \
+    size_t length = 0;                                                                                             \
+    if (!column(&v, argument, sizeof(type), 0, (void **)&name, &length)) return failed(&v, NULL)
+#define OUTPUT(argument, type, name, length)                                                                       \
+    type *name;                                                                                                    \
+    size_t length = 0;                                                                                             \
+    if (!column(&v, argument, sizeof(type), 1, (void **)&name, &length)) return failed(&v, NULL)
+
+static PyObject *take(PyObject *module, PyObject *args) {
+    PyObject *a[3];
+    views v = {.count = 0};
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOO:take", &a[0], &a[1], &a[2])) return NULL;
+    INPUT(a[0], const int32_t, table, size);
+    INPUT(a[1], const int32_t, ids, rows);
+    OUTPUT(a[2], int32_t, out, out_rows);
+    if (rows != out_rows) return failed(&v, LENGTHS);
+    Py_BEGIN_ALLOW_THREADS
+    for (size_t i = 0; i < rows; i++) out[i] = (uint32_t)ids[i] < size ? table[ids[i]] : -1;
+    Py_END_ALLOW_THREADS
+    release(&v);
+    Py_RETURN_NONE;
+}
+
+static PyObject *sums(PyObject *module, PyObject *args) {
+    PyObject *a[3];
+    views v = {.count = 0};
+    int bad = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOO:sums", &a[0], &a[1], &a[2])) return NULL;
+    INPUT(a[0], const int32_t, ids, rows);
+    INPUT(a[1], const int64_t, values, value_rows);
+    OUTPUT(a[2], uint64_t, out, size); /* unsigned, for it may wrap */
+    if (values && rows != value_rows) return failed(&v, LENGTHS);
+    Py_BEGIN_ALLOW_THREADS
+    for (size_t i = 0; i < rows; i++) {
+        if (ids[i] < 0) continue;
+        if ((size_t)ids[i] >= size) {
+            bad = 1;
+            break;
+        }
+        out[ids[i]] += values ? (uint64_t)values[i] : 1;
+    }
+    Py_END_ALLOW_THREADS
+    if (bad) return failed(&v, OUTSIDE);
+    release(&v);
+    Py_RETURN_NONE;
+}
+
+static PyObject *number(PyObject *module, PyObject *args) {
+    PyObject *a[4];
+    Py_ssize_t width;
+    views v = {.count = 0};
+    int bad = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOnOO:number", &a[0], &a[1], &width, &a[2], &a[3])) return NULL;
+    INPUT(a[0], const int32_t, ids, rows);
+    INPUT(a[1], const int32_t, parts, part_rows);
+    OUTPUT(a[2], int32_t, counters, size);
+    OUTPUT(a[3], int32_t, out, out_rows);
+    if (width < 1 || rows != out_rows || (parts && rows != part_rows) || rows > INT32_MAX) return failed(&v, LENGTHS);
+    Py_BEGIN_ALLOW_THREADS
+    for (size_t i = 0; i < rows; i++) {
+        int64_t part = !parts ? 0 : parts[i] < 0 ? width - 1 : parts[i];
+        if (ids[i] < 0 || part >= width || (size_t)ids[i] >= size / (size_t)width) {
+            bad = 1;
+            break;
+        }
+        out[i] = counters[(int64_t)ids[i] * width + part]++;
+    }
+    Py_END_ALLOW_THREADS
+    if (bad) return failed(&v, OUTSIDE);
+    release(&v);
+    Py_RETURN_NONE;
+}
+
+static PyObject *deal(PyObject *module, PyObject *args) {
+    PyObject *a[5];
+    views v = {.count = 0};
+    int bad = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOOOO:deal", &a[0], &a[1], &a[2], &a[3], &a[4])) return NULL;
+    INPUT(a[0], const int32_t, ids, rows);
+    INPUT(a[1], const int32_t, first, size);
+    INPUT(a[2], const int32_t, each, each_size);
+    OUTPUT(a[3], int32_t, counters, counter_size);
+    OUTPUT(a[4], int32_t, out, out_rows);
+    if (rows != out_rows || each_size != size || counter_size != size || rows > INT32_MAX) return failed(&v, LENGTHS);
+    Py_BEGIN_ALLOW_THREADS
+    for (size_t i = 0; i < rows; i++) {
+        int32_t id = ids[i];
+        if (id < 0 || (size_t)id >= size || each[id] < 1) {
+            bad = 1;
+            break;
+        }
+        uint32_t dealt = (uint32_t)counters[id]++ / (uint32_t)each[id];
+        out[i] = first[id] < 0 ? -1 : (int32_t)((uint32_t)first[id] + dealt);
+    }
+    Py_END_ALLOW_THREADS
+    if (bad) return failed(&v, OUTSIDE);
+    release(&v);
+    Py_RETURN_NONE;
+}
+
+static PyObject *take_away_nested(PyObject *module, PyObject *args) {
+    PyObject *a[5];
+    long long tolerance;
+    views v = {.count = 0};
+    int bad = 0, sorted = 1;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOOOLO:take_away_nested", &a[0], &a[1], &a[2], &a[3], &tolerance, &a[4])) return NULL;
+    INPUT(a[0], const int64_t, start, rows);
+    INPUT(a[1], const int64_t, duration, duration_rows);
+    INPUT(a[2], const int32_t, op, op_rows);
+    INPUT(a[3], const uint8_t, container, ops);
+    OUTPUT(a[4], uint64_t, self, self_rows);
+    if (duration_rows != rows || op_rows != rows || self_rows != rows || tolerance < 0 || rows > INT32_MAX)
+        return failed(&v, LENGTHS);
+    int32_t *parent = malloc((rows + 1) * sizeof *parent), *stack = malloc((rows + 1) * sizeof *stack);
+    if (!parent || !stack) {
+        free(parent);
+        free(stack);
+        release(&v);
+        return PyErr_NoMemory();
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (size_t i = 0; i < rows && !bad; i++) bad = (uint32_t)op[i] >= ops;
+    for (size_t i = 1; i < rows && sorted; i++)
+        sorted = start[i] > start[i - 1] || (start[i] == start[i - 1] && duration[i] <= duration[i - 1]);
+    if (!bad && sorted) {
+        nest_line(0, rows, start, duration, (uint64_t)tolerance, parent, stack);
+        for (size_t i = 0; i < rows; i++) {
+            int32_t outer = parent[i];
+            while (outer >= 0 && !container[op[outer]]) outer = parent[outer];
+            parent[i] = outer; /* so that no later row walks the same way again */
+            if (outer >= 0) self[outer] -= (uint64_t)duration[i];
+        }
+    }
+    Py_END_ALLOW_THREADS
+    free(parent);
+    free(stack);
+    if (bad) return failed(&v, OUTSIDE);
+    release(&v);
+    return PyBool_FromLong(sorted);
+}
+
+/* Where the slots of one op begin, and the two digits of an execution's number that choose among them. */
+typedef struct {
+    int32_t first; /* -1: not wanted */
+    int32_t outer_each, outer_count, inner_each, inner_count;
+} slots;
+
+static inline uint32_t digit(int32_t number, int32_t each, int32_t count) {
+    return count > 1 ? (uint32_t)number / (uint32_t)each % (uint32_t)count : 0;
+}
+
+static int slots_are_good(const slots *of_op, size_t ops, size_t num_slots) {
+    for (size_t i = 0; i < ops; i++) {
+        const slots *s = &of_op[i];
+        if (s->first < 0) continue;
+        if (s->outer_each < 1 || s->outer_count < 1 || s->inner_each < 1 || s->inner_count < 1) return 0;
+        if ((int64_t)s->outer_count > ((int64_t)num_slots - s->first) / s->inner_count) return 0;
+    }
+    return 1;
+}
+
+static PyObject *tally(PyObject *module, PyObject *args) {
+    PyObject *a[13];
+    views v = {.count = 0};
+    int bad = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOO:tally", &a[0], &a[1], &a[2], &a[3], &a[4], &a[5], &a[6], &a[7], &a[8],
+                          &a[9], &a[10], &a[11]))
+        return NULL;
+    INPUT(a[0], const int32_t, op, rows);
+    INPUT(a[1], const int32_t, run, run_rows);
+    INPUT(a[2], const int32_t, execution, execution_rows);
+    INPUT(a[3], const int32_t, weight, weight_rows);
+    INPUT(a[4], const int64_t, duration, duration_rows);
+    INPUT(a[5], const int64_t, self, self_rows);
+    INPUT(a[6], const int64_t, first_cell, runs);
+    INPUT(a[7], const slots, of_op, ops);
+    INPUT(a[8], const int32_t, group, num_slots);
+    OUTPUT(a[9], uint64_t, executions, cells);
+    OUTPUT(a[10], uint64_t, durations, duration_cells);
+    OUTPUT(a[11], uint64_t, selves, self_cells);
+    if (run_rows != rows || execution_rows != rows || (weight && weight_rows != rows) || duration_rows != rows ||
+        self_rows != rows || duration_cells != cells || self_cells != cells)
+        return failed(&v, LENGTHS);
+    int32_t last_group = -1;
+    for (size_t i = 0; i < num_slots; i++)
+        if (group[i] > last_group) last_group = group[i];
+    for (size_t i = 0; i < runs; i++)
+        if (first_cell[i] >= 0 && (cells <= (size_t)last_group || (size_t)first_cell[i] > cells - 1 - (size_t)last_group))
+            bad = last_group >= 0;
+    if (bad || !slots_are_good(of_op, ops, num_slots)) return failed(&v, OUTSIDE);
+    Py_BEGIN_ALLOW_THREADS
+    for (size_t i = 0; i < rows; i++) {
+        if ((uint32_t)op[i] >= ops || (run[i] >= 0 && (size_t)run[i] >= runs)) {
+            bad = 1;
+            break;
+        }
+        const slots *s = &of_op[op[i]];
+        if (s->first < 0 || run[i] < 0 || first_cell[run[i]] < 0) continue;
+        uint32_t slot = (uint32_t)s->first + digit(execution[i], s->outer_each, s->outer_count) * (uint32_t)s->inner_count +
+                        digit(execution[i], s->inner_each, s->inner_count);
+        if (group[slot] < 0) continue;
+        int64_t cell = first_cell[run[i]] + group[slot];
+        executions[cell] += weight ? (uint64_t)(int64_t)weight[i] : 1;
+        durations[cell] += (uint64_t)duration[i];
+        selves[cell] += (uint64_t)self[i];
+    }
+    Py_END_ALLOW_THREADS
+    if (bad) return failed(&v, OUTSIDE);
+    release(&v);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef module_methods[] = {
+    {"take", take, METH_VARARGS, "take(table, ids, out): entries of table, -1 for an id that is not in it; int32."},
+    {"sums", sums, METH_VARARGS,
+     "sums(ids, values, out): add int64 values (None: ones) to out by int32 id; negative ids are left out."},
+    {"number", number, METH_VARARGS,
+     "number(ids, parts, width, counters, out): how many earlier rows have the same id and part; all int32.\n"
+     "A negative part is the last one; counters have width entries per id. Without parts, all are 0."},
+    {"deal", deal, METH_VARARGS,
+     "deal(ids, first, each, counters, out): first[id] + n // each[id] for the n-th row of an id, -1 where first is\n"
+     "negative; all int32."},
+    {"take_away_nested", take_away_nested, METH_VARARGS,
+     "take_away_nested(start, duration, op, container, tolerance, self): subtract from self what lies in each\n"
+     "container; false, with nothing done, where the rows are not in order."},
+    {"tally", tally, METH_VARARGS,
+     "tally(op, run, execution, weight, duration, self, first_cell, slots, group, executions, durations, selves)"},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT, "_groupby", "Passes over the events of a trace.", 0, module_methods,
+    NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__groupby(void) { return PyModuleDef_Init(&module_definition); }

@@ -47,14 +47,15 @@ static int column(views *v, PyObject *argument, size_t size, int writable, void 
 static const char LENGTHS[] = "columns of different lengths";
 static const char OUTSIDE[] = "an id points outside its table";
 
-#define INPUT(argument, type, name, length)                                                                        \
-    type *name;                                                                                                    \
-    size_t length = 0;                                                                                             \
-    if (!column(&v, argument, sizeof(type), 0, (void **)&name, &length)) return failed(&v, NULL)
-#define OUTPUT(argument, type, name, length)                                                                       \
-    type *name;                                                                                                    \
-    size_t length = 0;                                                                                             \
-    if (!column(&v, argument, sizeof(type), 1, (void **)&name, &length)) return failed(&v, NULL)
+/* The copies are what a compiler can keep in registers: nobody has their address. */
+#define COLUMN(argument, type, name, length, writable)                                                             \
+    void *name##_data;                                                                                             \
+    size_t name##_length = 0;                                                                                      \
+    if (!column(&v, argument, sizeof(type), writable, &name##_data, &name##_length)) return failed(&v, NULL);      \
+    type *const restrict name = name##_data;                                                                       \
+    const size_t length = name##_length
+#define INPUT(argument, type, name, length) COLUMN(argument, type, name, length, 0)
+#define OUTPUT(argument, type, name, length) COLUMN(argument, type, name, length, 1)
 
 static PyObject *take(PyObject *module, PyObject *args) {
     PyObject *a[3];
@@ -109,10 +110,11 @@ static PyObject *number(PyObject *module, PyObject *args) {
     OUTPUT(a[2], int32_t, counters, size);
     OUTPUT(a[3], int32_t, out, out_rows);
     if (width < 1 || rows != out_rows || (parts && rows != part_rows) || rows > INT32_MAX) return failed(&v, LENGTHS);
+    const size_t num_ids = size / (size_t)width;
     Py_BEGIN_ALLOW_THREADS
     for (size_t i = 0; i < rows; i++) {
         int64_t part = !parts ? 0 : parts[i] < 0 ? width - 1 : parts[i];
-        if (ids[i] < 0 || part >= width || (size_t)ids[i] >= size / (size_t)width) {
+        if (ids[i] < 0 || part >= width || (size_t)ids[i] >= num_ids) {
             bad = 1;
             break;
         }

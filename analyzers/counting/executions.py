@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -34,7 +35,7 @@ from analyzers.counting.scopes import (
     attribute,
     attribute_by_scope,
 )
-from analyzers.counting.selftime import self_times
+from analyzers.counting.selftime import device_self_times, self_times
 from analyzers.counting.sparsecore import Offloaded, find_offloaded, of_slowest_core
 from analyzers.reading.columns import XSpaceColumns
 
@@ -175,9 +176,12 @@ def executions(
         if expected[op] < 0:
             promised = expected[launching]
             expected[op] = promised.sum() if (promised >= 0).all() else -1
-    runs, run, run_caveats = find_runs(columns, events, expected, offloaded.rows)
-    run[offloaded.rows] = run[offloaded.launcher]
-    execution, first, count_caveats = _number(events, runs, run, expected)
+    with ThreadPoolExecutor(1) as pool:  # Passes over events leave the GIL free.
+        of_devices = pool.submit(device_self_times, events)
+        runs, run, run_caveats = find_runs(columns, events, expected, offloaded.rows)
+        run[offloaded.rows] = run[offloaded.launcher]
+        execution, first, count_caveats = _number(events, runs, run, expected)
+        self_ps = self_times(events, run, of_devices.result())
     attributions, layer_caveats = _attributions(events, patterns, launching_ops)
     return Executions(
         events=events,
@@ -187,7 +191,7 @@ def executions(
         run=run,
         execution=execution,
         first=first,
-        self_ps=of_slowest_core(events, offloaded, self_times(events, run)),
+        self_ps=of_slowest_core(events, offloaded, self_ps),
         offloaded=offloaded,
         launching_ops=launching_ops,
         caveats=(*run_caveats, *count_caveats, *layer_caveats, *_not_joined(events, offloaded)),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzers.caveats import Caveat
-from analyzers.counting.arrays import counts, sums
+from analyzers.counting.arrays import counts, side_by_side, sums
 from analyzers.counting.executions import Executions, executions
 from analyzers.counting.hlo import Module
 from analyzers.counting.kinds import Kind, kind, kind_by_name, sorts_in
@@ -121,6 +121,11 @@ def file_facts(
     # A TensorCore waits for what it offloads: adding the SparseCores' time would count it twice.
     on_tensor_core = np.array([not op.sparse_core for op in ops], bool)
     sorting = np.array([op.kind.is_sort for op in ops], bool)
+    by_op, by_place, sorts_by_place = side_by_side(
+        lambda: totals(done, steps, ("op",)),
+        lambda: totals(done, steps, ("pass", "layer", "chunk"), only=on_tensor_core),
+        lambda: totals(done, steps, ("op", "layer", "chunk"), only=sorting),
+    )
     return FileFacts(
         path=columns.path,
         hostname=columns.hostname,
@@ -131,9 +136,9 @@ def file_facts(
         step_labels=steps.labels,
         step_source=steps.source,
         ops=ops,
-        by_op=totals(done, steps, ("op",)),
-        by_place=totals(done, steps, ("pass", "layer", "chunk"), only=on_tensor_core),
-        sorts_by_place=totals(done, steps, ("op", "layer", "chunk"), only=sorting),
+        by_op=by_op,
+        by_place=by_place,
+        sorts_by_place=sorts_by_place,
         step_wall_ps=_step_wall_ps(done, steps),
         programs=_program_facts(done),
         outside_ps=_outside_ps(done),

@@ -30,22 +30,36 @@ def contains_others(op: Op) -> bool:
     return op.opcode in _CONTAINERS or op.category in _CONTAINERS
 
 
-def self_times(events: OpEvents, run: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return the self time of each op event in ps. Same length as `events.op`."""
-    container = np.array([contains_others(op) for op in events.ops], bool)
+def device_self_times(events: OpEvents) -> NDArray[np.int64]:
+    """Return the self time of each op event on a device line in ps, and the duration of those on host threads.
+
+    Same length as `events.op`.
+    """
+    container = _containers(events)
     if not container.any():
         return events.duration_ps
     result = events.duration_ps.copy()
-    on_cpu = [name.startswith("CPU") for name in events.devices]
-    host_rows = [np.zeros(0, np.intp)]
     for span in events.spans:
-        if span.device is None or on_cpu[span.device]:
-            host_rows.append(np.arange(span.first, span.last))
-        else:
+        if span.device is not None:
             _by_nesting(events, slice(span.first, span.last), container, result)
-    rows = np.concatenate(host_rows)
-    _by_coverage(events, run, rows, container[events.op[rows]], result)
     return result
+
+
+def self_times(events: OpEvents, run: NDArray[np.int32], of_devices: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the self time of each op event in ps; `of_devices` is what `device_self_times` returns."""
+    rows = np.concatenate(
+        [np.zeros(0, np.intp), *(np.arange(s.first, s.last) for s in events.spans if s.device is None)]
+    )
+    container = _containers(events)[events.op[rows]]
+    if not container.any():
+        return of_devices
+    result = of_devices.copy()
+    _by_coverage(events, run, rows, container, result)
+    return result
+
+
+def _containers(events: OpEvents) -> NDArray[np.bool_]:
+    return np.array([contains_others(op) for op in events.ops], bool)
 
 
 def _by_nesting(events: OpEvents, span: slice, container: NDArray[np.bool_], result: NDArray[np.int64]) -> None:
@@ -94,8 +108,6 @@ def _by_coverage(
     is_container: NDArray[np.bool_],
     result: NDArray[np.int64],
 ) -> None:
-    if not is_container.any():
-        return
     start = events.start_ps[rows]
     end = start + events.duration_ps[rows]
     # Runs of different devices and modules overlap in time: each gets a stretch of the axis of its own.

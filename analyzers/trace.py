@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzers.caveats import Caveat
+from analyzers.counting.arrays import sums
 from analyzers.counting.buffers import Buffers, buffers
 from analyzers.counting.facts import FileFacts, OpFacts, file_facts
 from analyzers.counting.hlo import Module
@@ -113,15 +114,15 @@ class Trace:
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
         """Passes in which ops ran, in order."""
-        found = {int(p) for file in self._files() for p in np.unique(file.by_place.keys["pass"])}
+        found = {int(p) for file in self._files() for p in np.unique(file.by_place.groups["pass"])}
         return tuple(PASSES[k] for k in sorted(found))
 
     def self_ps(self, *, pass_: Pass | None = None, layer: int | None = None, chunk: int | None = None) -> Blocks:
         """Self time per step in ps, mean over devices, of the ops in the given pass, layer and chunk (None: all)."""
 
         def chosen(file: FileFacts) -> NDArray[np.bool_]:
-            keys = file.by_place.keys
-            keep = np.ones(len(file.by_place), bool)
+            keys = file.by_place.groups
+            keep = np.ones(len(keys["pass"]), bool)
             for name, wanted in (("layer", layer), ("chunk", chunk)):
                 if wanted is not None:
                     keep &= keys[name] == wanted
@@ -135,7 +136,7 @@ class Trace:
         """Self time per step in ps, mean over devices, of the ops that `wanted` picks."""
 
         def chosen(file: FileFacts) -> NDArray[np.bool_]:
-            return np.array([wanted(op) for op in file.ops], bool)[file.by_op.keys["op"]]
+            return np.array([wanted(file.ops[k]) for k in file.by_op.groups["op"].tolist()], bool)
 
         return self._samples(lambda file: file.by_op, chosen)
 
@@ -170,12 +171,11 @@ class Trace:
                 np.int64,
             )
             table = file.by_op
-            per_step = np.zeros((len(file.devices), file.num_steps), np.int64)
-            np.add.at(
-                per_step,
-                (table.keys["device"], table.keys["step"]),
-                table.executions * wanted[table.keys["op"]],
-            )
+            weight = wanted[table.groups["op"]]
+            rows = np.flatnonzero((weight > 0)[table.group])
+            cell = table.keys["device"][rows].astype(np.int64) * file.num_steps + table.keys["step"][rows]
+            executed = table.executions[rows] * weight[table.group[rows]]
+            per_step = sums(cell, executed, file.step_wall_ps.size).reshape(file.step_wall_ps.shape)
             ran = file.step_wall_ps >= 0
             if ran.any():
                 lows.append(int(per_step[ran].min()))
@@ -194,16 +194,14 @@ class Trace:
 
     def _executed_keys(self) -> set[tuple[Pass, Kind]]:
         return {
-            (file.ops[k].pass_, file.ops[k].kind)
-            for file in self._files()
-            for k in np.unique(file.by_op.keys["op"]).tolist()
+            (file.ops[k].pass_, file.ops[k].kind) for file in self._files() for k in file.by_op.groups["op"].tolist()
         }
 
     def _files(self) -> list[FileFacts]:
         return [file for session in self.sessions for file in session]
 
     def _indices(self, key: str) -> tuple[int, ...]:
-        found = {int(k) for file in self._files() for k in np.unique(file.by_place.keys[key])}
+        found = {int(k) for file in self._files() for k in np.unique(file.by_place.groups[key])}
         return tuple(sorted(found - {-1}))
 
     def _samples(
@@ -217,10 +215,7 @@ class Trace:
             total = np.zeros(steps, np.int64)
             devices = 0
             for file in session:
-                table, keep = table_of(file), chosen(file)
-                step = table.keys["step"][keep]
-                inside = step < steps
-                np.add.at(total, step[inside], table.self_ps[keep][inside])
+                total += table_of(file).self_ps_by_step[chosen(file), :steps].sum(axis=0)
                 devices += int(np.count_nonzero((file.step_wall_ps >= 0).any(axis=1)))
             blocks.append(total / max(devices, 1))
         return tuple(blocks)

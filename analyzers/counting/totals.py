@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzers.counting.arrays import counts, dense, sums
+from analyzers.counting.arrays import counts, dense, sums, take
 from analyzers.counting.executions import Executions
 from analyzers.counting.ops import is_constant
 from analyzers.counting.scopes import Pass
@@ -37,6 +38,20 @@ class Totals:
     duration_ps: NDArray[np.int64]
     """Time including what ran inside; adding it up over ops counts loops twice."""
     self_ps: NDArray[np.int64]
+    groups: Mapping[str, NDArray[np.int32]]
+    """The distinct combinations of the keys without device and step, one entry each."""
+    group: NDArray[np.int32]
+    """Which of them each row has."""
+    num_steps: int
+
+    @cached_property
+    def self_ps_by_step(self) -> NDArray[np.int64]:
+        """Self time of all devices, shape [groups, steps]."""
+        num_groups = len(next(iter(self.groups.values())))
+        cell = self.group.astype(np.int64) * self.num_steps + self.keys["step"]
+        if num_groups * self.num_steps < 2**31:
+            cell = cell.astype(np.int32)
+        return sums(cell, self.self_ps, num_groups * self.num_steps).reshape(num_groups, self.num_steps)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -103,7 +118,7 @@ def _plan(executions: Executions, steps: Steps, by: Sequence[Key], wanted: NDArr
     group, distinct = dense(*(columns[key] for key in by))
     if len(executions.events.devices) * len(steps.labels) * len(distinct) > most:
         return None
-    return _Plan(digits, group, list(np.array(distinct, np.int32).reshape(-1, len(by)).T))
+    return _Plan(digits, group, _columns_of(distinct, len(by)))
 
 
 def _in_one_pass(executions: Executions, steps: Steps, by: Sequence[Key], plan: _Plan) -> Totals:
@@ -131,9 +146,24 @@ def _in_one_pass(executions: Executions, steps: Steps, by: Sequence[Key], plan: 
         np.broadcast_to(np.arange(size, dtype=np.int32).reshape([-1 if axis == k else 1 for axis in range(3)]), shape)
         for k, size in enumerate(shape)
     )
-    keys = {"device": device, "step": step} | {key: column[group] for key, column in zip(by, plan.keys, strict=True)}
-    executed, duration_ps, self_ps = (column[used] for column in sums_of)
-    return Totals({key: column.reshape(-1)[used] for key, column in keys.items()}, executed, duration_ps, self_ps)
+    device, step, group = (column.reshape(-1)[used] for column in (device, step, group))
+    present = sums_of.reshape(3, len(events.devices) * num_steps, num_groups).any(axis=(0, 1))
+    position = np.cumsum(present, dtype=np.int32) - np.int32(1)
+    groups: dict[str, NDArray[np.int32]] = {key: column[present] for key, column in zip(by, plan.keys, strict=True)}
+    return _totals(device, step, position[group], groups, [column[used] for column in sums_of], num_steps)
+
+
+def _totals(
+    device: NDArray[np.int32],
+    step: NDArray[np.int32],
+    group: NDArray[np.int32],
+    groups: Mapping[str, NDArray[np.int32]],
+    sums_of: Sequence[NDArray[np.int64]],
+    num_steps: int,
+) -> Totals:
+    keys = {"device": device, "step": step} | {key: take(column, group) for key, column in groups.items()}
+    executed, duration_ps, self_ps = sums_of
+    return Totals(keys, executed, duration_ps, self_ps, groups, group, num_steps)
 
 
 def _weight(executions: Executions) -> NDArray[np.int32] | None:
@@ -154,8 +184,14 @@ def _by_columns(executions: Executions, steps: Steps, by: Sequence[Key], wanted:
     size = len(distinct[0])
     sums_of = [sums(cell, values, size) for values in (weight, events.duration_ps[rows], executions.self_ps[rows])]
     used = np.any(sums_of, axis=0)
-    keys = {key: column[used] for key, column in zip(("device", "step", *by), distinct, strict=True)}
-    return Totals(keys, *(column[used] for column in sums_of))
+    device, step, *columns = (column[used] for column in distinct)
+    group, rows_of_groups = dense(*columns)
+    groups: dict[str, NDArray[np.int32]] = dict(zip(by, _columns_of(rows_of_groups, len(by)), strict=True))
+    return _totals(device, step, group, groups, [column[used] for column in sums_of], len(steps.labels))
+
+
+def _columns_of(rows: Sequence[tuple[int, ...]], width: int) -> list[NDArray[np.int32]]:
+    return list(np.array(rows, np.int32).reshape(-1, width).T.copy())
 
 
 def _column(executions: Executions, key: Key) -> NDArray[np.int32]:

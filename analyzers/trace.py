@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +21,10 @@ from analyzers.counting.routing import CompiledSorts, compiled_sorts
 from analyzers.counting.scopes import DEFAULT_PATTERNS, Pass, ScopePatterns
 from analyzers.counting.totals import PASSES, Totals
 from analyzers.errors import UserError
-from analyzers.reading.run import CompiledVariant, Run, is_run, load_run
-from analyzers.reading.sources import find_sources
+from analyzers.reading.run import CompiledVariant, Manifest, Run, is_run, load_run
+from analyzers.reading.sources import Source, find_sources
 from analyzers.reading.xspace import read_xspace
+from analyzers.timings import timed
 
 Blocks = tuple[NDArray[np.float64], ...]
 """Samples by block: one array per profiling session, one value per step."""
@@ -55,6 +56,8 @@ class Trace:
     """The compiled module whose runs are the steps."""
     variant: CompiledVariant | None
     """What the run says of this variant; None for a trace that is no run."""
+    manifest: Manifest | None = None
+    """What the run says of how it was captured; None for a trace that is no run."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -260,10 +263,7 @@ def load(path: str | os.PathLike[str], *, variant: str | None = None, options: L
     if variant is not None:
         raise UserError(f"{where} is a trace, not a run: it has no variants to choose from.")
     sources = find_sources(where, options.session)
-    files = tuple(
-        file_facts(read_xspace(source, partial=options.partial), None, options.patterns, options.module)
-        for source in sources.files
-    )
+    files = tuple(_facts_of(source, None, options, options.module) for source in sources.files)
     return Trace(
         name=Path(where.rstrip("/")).name.removesuffix(".gz").removesuffix(".xplane.pb"),
         path=where,
@@ -271,6 +271,15 @@ def load(path: str | os.PathLike[str], *, variant: str | None = None, options: L
         module=files[0].module,
         variant=None,
     )
+
+
+def _facts_of(
+    file: Path | Source, own_modules: Mapping[str, Module] | None, options: LoadOptions, module: str | None
+) -> FileFacts:
+    with timed("reading"):
+        columns = read_xspace(file, partial=options.partial)
+    with timed("counting"):
+        return file_facts(columns, own_modules, options.patterns, module)
 
 
 def load_variants(run: Run, names: Sequence[str], options: LoadOptions | None = None) -> tuple[Trace, ...]:
@@ -282,14 +291,9 @@ def _load_variant(run: Run, variant: CompiledVariant, options: LoadOptions) -> T
     module = Module((run.path / variant.hlo_proto).read_bytes())
     sessions = tuple(
         tuple(
-            file_facts(
-                read_xspace(run.path / file.path, partial=options.partial),
-                {variant.module: module},
-                options.patterns,
-                options.module or variant.module,
-            )
+            _facts_of(run.path / file.path, {variant.module: module}, options, options.module or variant.module)
             for file in session.xplane_files
         )
         for session in run.sessions_of(variant.name)
     )
-    return Trace(variant.name, str(run.path), sessions, module, variant)
+    return Trace(variant.name, str(run.path), sessions, module, variant, run.manifest)

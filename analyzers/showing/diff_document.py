@@ -18,7 +18,7 @@ from analyzers.showing.format import (
     size,
 )
 from analyzers.showing.tables import Cell, Column, Document, Paragraph, Table, cells
-from analyzers.showing.trace_document import abridged, heading
+from analyzers.showing.trace_document import heading
 from analyzers.trace import Trace
 
 _LONGEST_NAME = 20
@@ -172,8 +172,6 @@ def _disagreements(diff: Diff) -> tuple[str, ...]:
 
 
 def _time_table(title: str, what: str, rows: Sequence[TimeDelta], a: str, b: str, total_rows: int = 0) -> Table:
-    body = [cells(row.label, estimate_us(row.a), estimate_us(row.b), saving_us(row.saving)) for row in rows]
-    kept = [*abridged(body[: len(body) - total_rows], 4), *body[len(body) - total_rows :]]
     return Table(
         title,
         (
@@ -182,8 +180,9 @@ def _time_table(title: str, what: str, rows: Sequence[TimeDelta], a: str, b: str
             Column(f"{b}, µs: median (min–max)"),
             Column("saving, µs [95 % interval]"),
         ),
-        tuple(kept),
+        tuple(cells(row.label, estimate_us(row.a), estimate_us(row.b), saving_us(row.saving)) for row in rows),
         total_rows=total_rows,
+        by_index=True,
     )
 
 

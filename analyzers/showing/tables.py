@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Style = Literal["", "good", "bad", "dim"]
@@ -34,6 +34,8 @@ class Table:
     total_rows: int = 0
     """How many of the last rows are totals."""
     footnotes: tuple[str, ...] = ()
+    by_index: bool = False
+    """A row for each layer, chunk or the like: the middle of many may be left out where space is short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,19 @@ class Document:
     heading: str
     parts: tuple[Table | Paragraph, ...]
     notes: tuple[str, ...] = ()
+
+
+MAX_ROWS = 16
+
+
+def abridged(table: Table) -> Table:
+    """Return the table; if it is `by_index` and long, the middle is replaced by one row that says so."""
+    end = len(table.rows) - table.total_rows
+    if not table.by_index or end <= MAX_ROWS:
+        return table
+    half = MAX_ROWS // 2
+    gap = cells(f"… {end - 2 * half} more (--json has all)", *[""] * (len(table.columns) - 1))
+    return replace(table, rows=(*table.rows[:half], gap, *table.rows[end - half :]))
 
 
 def cells(*texts: str | Cell) -> tuple[Cell, ...]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from analyzers.showing.tables import Document, Paragraph, Table
+from analyzers.showing.tables import Document, Paragraph, Table, abridged
 
 _STYLES = {"": "", "good": "green", "bad": "red", "dim": "dim"}
 _PIPE_WIDTH = 10_000
@@ -37,7 +37,7 @@ def print_document(document: Document, *, color: bool | None = None, file: TextI
         if isinstance(part, Paragraph):
             console.print(Text(part.text, style=_STYLES[part.style]), soft_wrap=True)
         else:
-            _print_table(console, part, plain)
+            _print_table(console, abridged(part), plain)
     if document.notes:
         console.print()
     for note in document.notes:

@@ -9,9 +9,6 @@ from analyzers.showing.format import NOT_AVAILABLE, estimate_us, executions, mic
 from analyzers.showing.tables import Cell, Column, Document, Paragraph, Table, cells
 from analyzers.trace import Trace
 
-MAX_ROWS = 16
-"""Rows of a per-layer table before the middle is left out; JSON has them all."""
-
 
 def trace_document(trace: Trace, top: int = 10) -> Document:
     """Return the document of one trace; `top` limits the ops and buffers that are listed."""
@@ -103,22 +100,14 @@ def _index_table(trace: Trace, what: str) -> Table | None:
         return cells(str(k), estimate_us(estimate(blocks)))
 
     rest = trace.self_ps(layer=-1) if what == "layer" else trace.self_ps(chunk=-1)
-    rows = [*abridged([row(k) for k in indices], 2), cells(f"no {what}", estimate_us(estimate(rest)))]
+    rows = [*(row(k) for k in indices), cells(f"no {what}", estimate_us(estimate(rest)))]
     return Table(
         f"Time per step by {what}",
         (Column(what, numeric=False), Column("µs: median (min–max)")),
         tuple(rows),
         total_rows=1,
+        by_index=True,
     )
-
-
-def abridged(rows: list[tuple[Cell, ...]], width: int) -> list[tuple[Cell, ...]]:
-    """Return the rows, with the middle of a long list replaced by one row that says so."""
-    if len(rows) <= MAX_ROWS:
-        return rows
-    half = MAX_ROWS // 2
-    gap = cells(f"… {len(rows) - 2 * half} more (--json has all)", *[""] * (width - 1))
-    return [*rows[:half], gap, *rows[-half:]]
 
 
 def _op_table(trace: Trace, top: int) -> Table:
@@ -161,13 +150,15 @@ def _op_table(trace: Trace, top: int) -> Table:
 def _program_table(trace: Trace) -> Table:
     file = trace.sessions[0][0]
     ordered = sorted(file.programs, key=lambda p: -p.self_ps)
-    rows = abridged([cells(p.name, str(p.runs), microseconds(p.self_ps)) for p in ordered], 3)
+    rows = [cells(p.name, str(p.runs), microseconds(p.self_ps)) for p in ordered]
     if file.outside_ps:
         rows.append(cells("no module (copies, memsets)", "", microseconds(file.outside_ps)))
     return Table(
         "Modules that ran, all devices" + (", first session" if len(trace.sessions) > 1 else ""),
         (Column("module", numeric=False), Column("executions"), Column("self time, µs")),
         tuple(rows),
+        total_rows=1 if file.outside_ps else 0,
+        by_index=True,
     )
 
 

@@ -30,6 +30,7 @@ class LazyCommand(NamedTuple):
 COMMANDS = {
     "capture": LazyCommand("profiler.cli.capture", "Run a workload's variants under the profiler, side by side."),
     "diff": LazyCommand("profiler.cli.diff", "What changed between two traces: sorts, time, buffers."),
+    "report": LazyCommand("profiler.cli.report", "A comparison as one HTML page, or as Markdown for a pull request."),
     "show": LazyCommand("profiler.cli.show", "One trace: sorts, time per layer and chunk, buffers."),
     "verify": LazyCommand("profiler.cli.verify", "Do the variants compute the same values, gradients and loss curve?"),
     "workloads": LazyCommand("profiler.cli.workloads", "List workloads, their variants, and presets."),

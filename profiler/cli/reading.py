@@ -1,4 +1,4 @@
-"""Options and opening of traces that `show` and `diff` share."""
+"""Options and opening of traces that `show`, `diff` and `report` share."""
 
 from __future__ import annotations
 
@@ -28,10 +28,27 @@ _OPTIONS = (
     ),
 )
 
+_COMPARING = (
+    click.argument("paths", nargs=-1, required=True, metavar="RUN | A B"),
+    click.option(
+        "--baseline", metavar="NAME", help="Variant of a run that the others are compared with; the first by default."
+    ),
+    click.option(
+        "--variant", "variants", multiple=True, metavar="NAME", help="Compare only these variants of a run; repeatable."
+    ),
+)
+
 
 def reading_options(function: _F) -> _F:
     """Add the options that say how to read a trace."""
     for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def comparing_options(function: _F) -> _F:
+    """Add the arguments that say what is compared with what."""
+    for option in reversed(_COMPARING):
         function = option(function)
     return function
 
@@ -71,3 +88,37 @@ def traces_of(path: str, variants: Sequence[str], options: LoadOptions) -> tuple
     if variants:
         raise UserError(f"{path} is a trace, not a run: it has no variants to choose from.")
     return (load(path, options=options),)
+
+
+def sides_of(
+    paths: Sequence[str], variants: Sequence[str], baseline: str | None, options: LoadOptions
+) -> tuple[Trace, ...]:
+    """Open what is compared: the baseline first, then one or more others. Raises UserError where there are no two."""
+    if len(paths) > 2:
+        raise UserError(f"{len(paths)} paths were given; give one run, or two traces.")
+    if len(paths) == 2:
+        if variants or baseline:
+            raise UserError("--variant and --baseline choose among the variants of one run, but two paths were given.")
+        return tuple(_only(traces_of(path, (), options), path) for path in paths)
+    return _ordered(traces_of(paths[0], variants, options), paths[0], baseline)
+
+
+def _only(traces: tuple[Trace, ...], path: str) -> Trace:
+    if len(traces) > 1:
+        names = ", ".join(trace.name for trace in traces)
+        raise UserError(f"{path} is a run with the variants {names}; compare it alone, or give traces of its rounds.")
+    return traces[0]
+
+
+def _ordered(traces: tuple[Trace, ...], path: str, baseline: str | None) -> tuple[Trace, ...]:
+    if len(traces) < 2:
+        raise UserError(
+            f"{path} has one side only ({traces[0].name}); give a run with several variants, or two traces."
+        )
+    if baseline is None:
+        return traces
+    names = [trace.name for trace in traces]
+    if baseline not in names:
+        raise UserError(f"{path} has no variant {baseline!r}; choose --baseline from {', '.join(names)}.")
+    first = names.index(baseline)
+    return (traces[first], *traces[:first], *traces[first + 1 :])

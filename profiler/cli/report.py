@@ -1,0 +1,86 @@
+"""`moe-prof report`: a comparison for people who were not there, as one HTML page or as Markdown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from analyzers.errors import UserError
+from profiler.cli.reading import comparing_options, read_options, reading_options, sides_of
+
+if TYPE_CHECKING:
+    from analyzers.comparing.diff import Diff
+
+
+@click.command(short_help="One self-contained HTML page, or Markdown for a pull request.")
+@comparing_options
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Where the page goes.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown instead; with -o, write it to FILE.")
+@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Ops and buffers to list.")
+@reading_options
+def command(
+    paths: tuple[str, ...],
+    baseline: str | None,
+    variants: tuple[str, ...],
+    output: Path | None,
+    force: bool,
+    as_markdown: bool,
+    top: int,
+    **reading: object,
+) -> None:
+    """Report what changed between the variants of a RUN, or between two traces A and B.
+
+    The page needs no network and no other file: claim, comparability, sorts, time per layer and chunk, steps, buffers.
+
+    \b
+    moe-prof report RUN -o report.html
+    moe-prof report RUN --markdown                 paste it into the pull request
+    moe-prof report before.xplane.pb after.xplane.pb -o report.html
+    """
+    if output is None and not as_markdown:
+        raise UserError("say where the page goes with -o report.html, or print Markdown with --markdown.")
+    if output is not None:
+        _check_output(output, force)
+    from analyzers.comparing.diff import diff
+
+    base, *others = sides_of(paths, variants, baseline, read_options(reading))
+    diffs = [diff(base, other, top=top) for other in others]
+    text = _markdown(diffs, top) if as_markdown else _page(diffs, top)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    _write(output, text)
+    click.echo(f"wrote {output} ({len(text.encode()) / 1024:,.0f} KiB)", err=True)
+
+
+def _check_output(output: Path, force: bool) -> None:
+    if output.is_dir():
+        raise UserError(f"{output} is a folder; name the file to write, such as {output / 'report.html'}.")
+    if output.exists() and not force:
+        raise UserError(f"{output} exists; add --force to replace it, or name another file.")
+    if not output.parent.is_dir():
+        raise UserError(f"{output.parent} is no folder; make it first, or write elsewhere.")
+
+
+def _write(output: Path, text: str) -> None:
+    from profiler.files import write_whole
+
+    try:
+        write_whole(output, text.encode())
+    except OSError as error:
+        raise UserError(f"{output} cannot be written: {error.strerror or error}.") from error
+
+
+def _markdown(diffs: list[Diff], top: int) -> str:
+    from analyzers.showing.markdown import report_markdown
+
+    return report_markdown(diffs, top)
+
+
+def _page(diffs: list[Diff], top: int) -> str:
+    from analyzers.showing.html import report_html
+
+    return report_html(diffs, top)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
+from analyzers.timings import timed
 from profiler.cli.reading import read_options, reading_options, traces_of
+from profiler.cli.timings import timings_option
 
 
 @click.command(short_help="One trace: sorts, time per layer and chunk, buffers.")
@@ -15,6 +17,7 @@ from profiler.cli.reading import read_options, reading_options, traces_of
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Ops and buffers to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema in docs/json.md) instead of tables.")
 @reading_options
+@timings_option
 def command(path: str, variants: tuple[str, ...], top: int, as_json: bool, **reading: object) -> None:
     """Show sorts, time and buffers of PATH.
 
@@ -26,16 +29,17 @@ def command(path: str, variants: tuple[str, ...], top: int, as_json: bool, **rea
     moe-prof show logs/host.xplane.pb      any trace of JAX or XLA
     moe-prof show logs --session 2026_01_31_12_00_00
     """
-    traces = traces_of(path, variants, read_options(reading))
-    if as_json:
+    with timed("imports"):
         from analyzers.showing.as_json import show_json
+        from analyzers.showing.text import print_document
+        from analyzers.showing.trace_document import trace_document
 
-        click.echo(show_json(traces))
-        return
-    from analyzers.showing.text import print_document
-    from analyzers.showing.trace_document import trace_document
-
-    for number, trace in enumerate(traces):
-        if number:
-            click.echo()
-        print_document(trace_document(trace, top), color=click.get_current_context().color)
+    traces = traces_of(path, variants, read_options(reading))
+    with timed("showing"):
+        if as_json:
+            click.echo(show_json(traces))
+            return
+        for number, trace in enumerate(traces):
+            if number:
+                click.echo()
+            print_document(trace_document(trace, top), color=click.get_current_context().color)

@@ -7,6 +7,7 @@ reads messages from file descriptor 3 and writes them to 4, each JSON ended by a
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -40,13 +41,22 @@ class Browser:
             f"--user-data-dir={profile}",
             "--remote-debugging-pipe",
         ]
-        # The pipe's ends must be descriptors 3 and 4 in the browser; a shell puts them there.
+        # Above 9, so that neither is 3 or 4 before it is put there.
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (to_browser, from_browser)]
+
+        def place_ends() -> None:
+            os.dup2(ends[0], 3)
+            os.dup2(ends[1], 4)
+
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}', executable, *flags, "about:blank"],
-            pass_fds=(to_browser, from_browser),
+            [executable, *flags, "about:blank"],
+            preexec_fn=place_ends,
+            pass_fds=(3, 4),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        for end in ends:
+            os.close(end)
         os.close(to_browser)
         os.close(from_browser)
         self._buffer = b""

@@ -70,7 +70,7 @@ def compile_program(program: Program, folder: Path) -> Compiled:
             module=module.name,
             fingerprint=fingerprint(text, module_proto),
             compile_seconds=round(seconds, 3),
-            memory=_memory(statistics),
+            memory=memory_analysis(statistics),
             hlo_proto=proto_file.relative_to(folder).as_posix(),
             hlo_text=text_file.relative_to(folder).as_posix(),
             buffer_assignment=bool(assignment),
@@ -131,7 +131,8 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _memory(statistics: Any) -> MemoryAnalysis | None:
+def memory_analysis(statistics: Any) -> MemoryAnalysis | None:
+    """What a compiled program says of its memory; None where the backend does not say."""
     if statistics is None:
         return None
     return MemoryAnalysis(

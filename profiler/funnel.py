@@ -39,6 +39,8 @@ _TRACED_COLLECTIVES = {
     "reduce_scatter": "reduce-scatter",
     "psum_scatter": "reduce-scatter",
 }
+_KERNELS = ("pallas_call", "mpmd_map")
+"""Primitives of Pallas kernels; `mpmd_map` is a kernel for SparseCores."""
 _LOWERED_KINDS = {
     "stablehlo.sort": Kind.SORT,
     "chlo.top_k": Kind.TOP_K,
@@ -89,7 +91,7 @@ def _walk_jaxpr(jaxpr: Any, place: _Place) -> Iterator[tuple[Kind, str, _Place]]
         found = _traced_kind(equation, primitive, here)
         if found is not None:
             yield (*found, here.named(primitive))
-        if primitive == "pallas_call":
+        if primitive in _KERNELS:
             continue  # what a kernel does inside is one custom call
         for inner, position in _inner_jaxprs(equation):
             yield from _walk_jaxpr(inner, _enter(equation, primitive, position, here))
@@ -107,7 +109,7 @@ def _traced_kind(equation: Any, primitive: str, place: _Place) -> tuple[Kind, st
         return Kind.COLLECTIVE, _TRACED_COLLECTIVES[primitive]
     if primitive in _TRACED_KINDS:
         return _TRACED_KINDS[primitive], ""
-    if primitive == "pallas_call":
+    if primitive in _KERNELS:
         info = equation.params.get("name_and_src_info")
         return Kind.CUSTOM_CALL, str(getattr(info, "name", "") or equation.params.get("name") or "pallas_call")
     if primitive == "ffi_call":
@@ -147,11 +149,10 @@ def lowered_sites(module: Any) -> tuple[Site, ...]:
     main = functions.get("main")
     if main is None:
         return ()
-    return _sited(list(_walk_blocks(main, functions, _Place(), "")))
+    return _sited(list(_walk_blocks(main, functions, _Place())))
 
 
-def _walk_blocks(operation: Any, functions: dict[str, Any], place: _Place, outer: str) -> Iterator[tuple[Kind, str, _Place]]:
-    """Walk the regions of an op; `outer` is that op's own scope where the scopes inside repeat it, else empty."""
+def _walk_blocks(operation: Any, functions: dict[str, Any], place: _Place) -> Iterator[tuple[Kind, str, _Place]]:
     for region in operation.regions:
         for block in region.blocks:
             for wrapped in block.operations:
@@ -169,15 +170,15 @@ def _walk_operation(op: Any, functions: dict[str, Any], place: _Place) -> Iterat
     if name in ("func.call", "call"):
         callee = functions.get(str(op.attributes["callee"]).lstrip("@"))
         if callee is not None:
-            yield from _walk_blocks(callee, functions, here, "")
+            yield from _walk_blocks(callee, functions, here)
     elif name == "stablehlo.while":
         inside = place.named(own.removesuffix("/while")).in_loop(_trips(op), "a while loop in " + (path_of(here.scope) or "no scope"))
         # Scopes inside a loop repeat the loop's own.
-        yield from _walk_blocks(op, functions, replace(inside, scope=place.scope), own)
+        yield from _walk_blocks(op, functions, replace(inside, scope=place.scope))
     elif name in ("stablehlo.case", "stablehlo.if"):
-        yield from _walk_blocks(op, functions, place.in_branch(), own)
+        yield from _walk_blocks(op, functions, place.in_branch())
     elif name in ("sdy.manual_computation",):
-        yield from _walk_blocks(op, functions, here, "")
+        yield from _walk_blocks(op, functions, here)
 
 
 def _lowered_kind(op: Any, name: str, place: _Place) -> tuple[Kind, str] | None:

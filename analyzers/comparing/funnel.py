@@ -136,6 +136,8 @@ def _steps_between(before: str, old: Sequence[Site], after: str, new: Sequence[S
         if a == b and not (moved and was and now):
             continue
         story, guess = _story(was, now, new)
+        if after == "lowered" and was and not now:
+            story, guess = "gone: dead code, which jax drops as it lowers", False
         found.append(Step(kind, pass_, path, before, after, a.times, b.times, story, guess))
     return sorted(found, key=lambda s: (_PASSES.index(s.pass_), _KINDS.index(s.kind), s.path))
 
@@ -152,7 +154,8 @@ def _story(was: Sequence[Site], now: Sequence[Site], new: Sequence[Site]) -> tup
             if s.kind == was[0].kind and _stem(s.path) == _stem(was[0].path) and s.pass_ != was[0].pass_
         }
         if twins:
-            pass_, path = sorted(twins)[0]
+            # Rematerialised work stands right beside the backward that needs it.
+            pass_, path = min(twins, key=lambda twin: (twin[0] != Pass.RECOMPUTE.value, twin))
             return f"gone; probably one with that of the {pass_} pass in {path or 'no scope'}", True
         return "gone: merged with an equal one, or its result was not needed", True
     if not was:
@@ -163,9 +166,18 @@ def _story(was: Sequence[Site], now: Sequence[Site], new: Sequence[Site]) -> tup
         return f"hoisted out of the loop {left.path or '(unnamed)'} to {'loop ' + here.path if here else 'entry'}", False
     if _depth_max(now) > _depth_max(was):
         return "moved into a loop", False
+    if b_more := _extra(was, now):
+        return f"part of them run in fewer or more loops: {b_more}", False
     if len(now) < len(was):
         return f"{len(was)} instructions became {len(now)}: equal ones merged", True
     return f"{len(was)} instructions became {len(now)}", False
+
+
+def _extra(was: Sequence[Site], now: Sequence[Site]) -> str:
+    """Return where sites run now that are in other loops than before, empty if all are in the same ones."""
+    known = {_depth(s) for s in was}
+    moved = [s for s in now if _depth(s) not in known]
+    return ", ".join(f"{s.times}× {'in loop ' + s.loops[-1].path if s.loops else 'in entry'}" for s in moved)
 
 
 def _stem(path: str) -> str:

@@ -2,8 +2,9 @@
 
 Facts relied on, from openxla/xla `xla/service/hlo.proto`: a logical buffer is defined by one instruction at one
 index of its (tuple) result; an allocation holds logical buffers that share memory over time. An allocation
-that is neither parameter, constant, thread-local nor result is temporary memory: these add up to the
-`temp_size_in_bytes` of the compiler's memory analysis.
+that is neither parameter, constant, thread-local nor result is temporary memory: on CPU these add up to the
+`temp_size_in_bytes` of the compiler's memory analysis. On TPU a colour says which memory: 0 is HBM, others are
+the core's own (seen in dumps for TPU7x: 1 vmem, 2 smem); only HBM is counted here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from dataclasses import dataclass
 
 from analyzers.counting.hlo import Instruction, Module, Shape
 from analyzers.counting.scopes import Pass, attribute, effective_scope
+
+
+HBM = 0
+"""Colour of the memory that is scarce: a TPU's or GPU's HBM, a CPU's main memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,8 @@ def buffers(module: Module) -> Buffers | None:
         location = logical.defined_at
         name = names.get(location.instruction_id) or location.instruction_name.decode("utf-8", "backslashreplace")
         instruction = module.instructions.get(name)
+        if logical.color != HBM:
+            continue
         # A thread-local buffer (of a comparator, a reducer) is no memory of its own.
         if instruction is None or name not in attributions or instruction.opcode in ("parameter", "constant"):
             continue
@@ -96,7 +103,7 @@ def buffers(module: Module) -> Buffers | None:
             )
         )
     found.sort(key=lambda b: (-b.size_bytes, b.scope, b.instruction))
-    allocations = assignment.buffer_allocations
+    allocations = [a for a in assignment.buffer_allocations if a.color == HBM]
     return Buffers(
         buffers=tuple(found),
         temp_bytes=sum(

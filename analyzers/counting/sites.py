@@ -46,6 +46,9 @@ class Site:
     why_unknown: str
 
 
+_BOOKKEEPING = frozenset({"AllocateBuffer", "PrepareAsyncCallStart", "PrepareAsyncCallDone", "Sharding"})
+"""Custom calls of the compiler itself that do no work (seen in modules for TPU7x)."""
+
 _JAX_SEGMENTS = frozenset(
     {
         *("", "while", "body", "cond", "closed_call", "core_call", "shard_map", "checkpoint", "remat", "remat2"),
@@ -103,7 +106,7 @@ def _work(module: Module, instruction: Instruction) -> Iterator[tuple[Kind, str,
             yield kind, "", count
     if plain and instruction.opcode != "fusion":
         kind = plain[0][0]
-        if kind is Kind.CUSTOM_CALL:
+        if kind is Kind.CUSTOM_CALL and instruction.custom_call_target not in _BOOKKEEPING:
             yield kind, kernel_name(instruction), 1
         elif kind is Kind.COLLECTIVE:
             yield kind, instruction.opcode.removesuffix("-start"), 1

@@ -35,7 +35,7 @@ def _start(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     parsed, started, before = time.perf_counter(), _process_age(), timings()
 
     def report() -> None:
-        parts = {name: seconds - before.get(name, 0.0) for name, seconds in timings().items()}
+        parts = {name: spent for name, now in timings().items() if (spent := now - before.get(name, 0.0))}
         total = started + time.perf_counter() - parsed
         # What no part claims: the start of Python, of click and of this program.
         parts = {"starting": total - sum(parts.values())} | parts

@@ -34,6 +34,11 @@ COMMANDS: Mapping[str, tuple[str, int]] = {
     "start of Python with numpy": ("import numpy", 10**9),
     "moe-prof reader, C": (_OURS.replace("{reader!r}", "'c'"), 10**9),
     "moe-prof reader, Python": (_OURS.replace("{reader!r}", "'python'"), 10**6),
+    "moe-prof show": ("from profiler.cli.main import main\nmain(['show', {trace!r}])", 10**9),
+    "moe-prof diff, two such traces": (
+        "from profiler.cli.main import main\nmain(['diff', {trace!r}, {trace!r}])",
+        10**7,
+    ),
     "python protobuf, parse and touch every event": (
         "from analyzers.reading.protos.xplane_pb2 import XSpace\n"
         "space = XSpace.FromString(open({trace!r}, 'rb').read())\n"

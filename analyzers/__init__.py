@@ -1,1 +1,33 @@
-"""Reads the evidence a profiler left behind: trace files, compiled modules, buffer assignments. Never imports jax."""
+"""Reads the evidence a profiler left behind: trace files, compiled modules, buffer assignments. Never imports jax.
+
+    import analyzers
+    trace = analyzers.load("RUN", variant="cached")     # or any .xplane.pb, profile or log directory
+    found = analyzers.diff(analyzers.load("RUN", variant="recompute"), trace)
+    analyzers.frames.times(trace)                       # pandas
+    analyzers.plots.layer_chunk(found)                  # matplotlib
+
+Importing this package is instant; what a name needs is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from analyzers.comparing.diff import diff
+    from analyzers.showing import frames, plots
+    from analyzers.trace import load
+
+__all__ = ["diff", "frames", "load", "plots"]
+
+_HOMES = {"load": "analyzers.trace", "diff": "analyzers.comparing.diff"}
+_MODULES = {"frames": "analyzers.showing.frames", "plots": "analyzers.showing.plots"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

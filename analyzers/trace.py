@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,15 @@ from analyzers.counting.arrays import sums
 from analyzers.counting.buffers import Buffers, buffers
 from analyzers.counting.facts import FileFacts, OpFacts, file_facts
 from analyzers.counting.hlo import Module
+from analyzers.counting.hosts import aligned, device_names, file_caveats, missing_devices, unreadable
 from analyzers.counting.kinds import Kind
 from analyzers.counting.routing import CompiledSorts, compiled_sorts
 from analyzers.counting.scopes import DEFAULT_PATTERNS, Pass, ScopePatterns
 from analyzers.counting.totals import PASSES, Totals
 from analyzers.errors import UserError
+from analyzers.reading.hosts import DEFAULT_WORKERS, Unreadable, Workers, map_files
 from analyzers.reading.run import CompiledVariant, Manifest, Run, is_run, load_run
-from analyzers.reading.sources import Source, find_sources
+from analyzers.reading.sources import Source, find_sources, source
 from analyzers.reading.xspace import read_xspace
 from analyzers.timings import timed
 
@@ -58,14 +61,13 @@ class Trace:
     """What the run says of this variant; None for a trace that is no run."""
     manifest: Manifest | None = None
     """What the run says of how it was captured; None for a trace that is no run."""
+    notes: tuple[Caveat, ...] = ()
+    """What came up when its files were put together: files that could not be read, hosts that lack steps."""
 
     @property
     def devices(self) -> tuple[str, ...]:
         """Names of all devices; with several hosts, prefixed by the host."""
-        files = self.sessions[0]
-        if len(files) == 1:
-            return files[0].devices
-        return tuple(f"{file.hostname or file.path}:{device}" for file in files for device in file.devices)
+        return device_names(self.sessions[0])
 
     @property
     def num_steps(self) -> int:
@@ -75,8 +77,12 @@ class Trace:
     @cached_property
     def caveats(self) -> tuple[Caveat, ...]:
         """What makes the figures less than sure, each once."""
-        found = (c for session in self.sessions for file in session for c in file.caveats)
-        return tuple(dict.fromkeys((*found, *(c for session in self.sessions for c in _unequal_hosts(session)))))
+        return tuple(dict.fromkeys((*(c for session in self.sessions for c in file_caveats(session)), *self.notes)))
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether files of it could not be read."""
+        return any(caveat.name == "unreadable-file" for caveat in self.notes)
 
     @property
     def at_least(self) -> bool:
@@ -174,10 +180,9 @@ class Trace:
                 np.int64,
             )
             table = file.by_op
-            weight = wanted[table.groups["op"]]
-            rows = np.flatnonzero((weight > 0)[table.group])
+            rows = file.sort_rows
             cell = table.keys["device"][rows].astype(np.int64) * file.num_steps + table.keys["step"][rows]
-            executed = table.executions[rows] * weight[table.group[rows]]
+            executed = table.executions[rows] * wanted[table.keys["op"][rows]]
             per_step = sums(cell, executed, file.step_wall_ps.size).reshape(file.step_wall_ps.shape)
             ran = file.step_wall_ps >= 0
             if ran.any():
@@ -224,31 +229,25 @@ class Trace:
         return tuple(blocks)
 
 
-def _unequal_hosts(session: Sequence[FileFacts]) -> list[Caveat]:
-    least, most = (choose(session, key=lambda file: file.num_steps) for choose in (min, max))
-    if least.num_steps == most.num_steps:
-        return []
-    return [
-        Caveat(
-            "missing-runs",
-            f"{most.hostname or most.path} shows {most.num_steps} steps but {least.hostname or least.path} only "
-            f"{least.num_steps}: the trace may have lost module executions; times are of the first {least.num_steps}.",
-        )
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How to read a trace: which session and module, what layers and chunks are called, whether to read a torso."""
+    """How to read a trace: which session and module, what layers and chunks are called, whether to read a torso.
+
+    `workers` says who reads the files where there are several, `progress` is told how many of how many are read.
+    """
 
     session: str | None = None
     module: str | None = None
     patterns: ScopePatterns = DEFAULT_PATTERNS
     partial: bool = False
+    workers: Workers = DEFAULT_WORKERS
+    progress: Callable[[int, int], None] | None = None
 
 
 def load(path: str | os.PathLike[str], *, variant: str | None = None, options: LoadOptions | None = None) -> Trace:
     """Open a trace file, a profile or log directory, or one variant of a run.
+
+    Files that cannot be read are left out, and the trace says so, unless that leaves none.
 
     Raises UserError where there is nothing to read, or a run has several variants and none is named.
     """
@@ -259,41 +258,106 @@ def load(path: str | os.PathLike[str], *, variant: str | None = None, options: L
         names = [v.name for v in run.manifest.variants]
         if variant is None and len(names) > 1:
             raise UserError(f"{where} is a run with the variants {', '.join(names)}: name one of them.")
-        return _load_variant(run, run.variant(variant or names[0]), options)
+        return load_variants(run, [variant or names[0]], options)[0]
     if variant is not None:
         raise UserError(f"{where} is a trace, not a run: it has no variants to choose from.")
-    sources = find_sources(where, options.session)
-    files = tuple(_facts_of(source, None, options, options.module) for source in sources.files)
+    files = [_File(found, options.module) for found in find_sources(where, options.session).files]
+    sessions, notes = _sessions(where, [list(_read(files, {}, options))])
     return Trace(
         name=Path(where.rstrip("/")).name.removesuffix(".gz").removesuffix(".xplane.pb"),
         path=where,
-        sessions=(files,),
-        module=files[0].module,
+        sessions=sessions,
+        module=sessions[0][0].module,
         variant=None,
+        notes=notes,
     )
-
-
-def _facts_of(
-    file: Path | Source, own_modules: Mapping[str, Module] | None, options: LoadOptions, module: str | None
-) -> FileFacts:
-    with timed("reading"):
-        columns = read_xspace(file, partial=options.partial)
-    with timed("counting"):
-        return file_facts(columns, own_modules, options.patterns, module)
 
 
 def load_variants(run: Run, names: Sequence[str], options: LoadOptions | None = None) -> tuple[Trace, ...]:
-    """Open several variants of a run. Raises UserError for a name the run does not have."""
-    return tuple(_load_variant(run, run.variant(name), options or LoadOptions()) for name in names)
+    """Open several variants of a run, all their rounds side by side.
 
-
-def _load_variant(run: Run, variant: CompiledVariant, options: LoadOptions) -> Trace:
-    module = Module((run.path / variant.hlo_proto).read_bytes())
-    sessions = tuple(
-        tuple(
-            _facts_of(run.path / file.path, {variant.module: module}, options, options.module or variant.module)
-            for file in session.xplane_files
-        )
+    Raises UserError for a name the run does not have, and where no file of a variant can be read.
+    """
+    options = options or LoadOptions()
+    variants = [run.variant(name) for name in names]
+    modules = {variant.name: Module((run.path / variant.hlo_proto).read_bytes()) for variant in variants}
+    files = [
+        _File(source(os.fspath(run.path / file.path)), options.module or variant.module, variant.name, variant.module)
+        for variant in variants
         for session in run.sessions_of(variant.name)
-    )
-    return Trace(variant.name, str(run.path), sessions, module, variant, run.manifest)
+        for file in session.xplane_files
+    ]
+    found = _read(files, modules, options)
+    traces = []
+    for variant in variants:
+        read = [list(islice(found, len(session.xplane_files))) for session in run.sessions_of(variant.name)]
+        sessions, notes = _sessions(f"{run.path}, {variant.name}", read)
+        module = modules[variant.name]
+        traces.append(Trace(variant.name, str(run.path), sessions, module, variant, run.manifest, notes))
+    return tuple(traces)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One file to read, which module's runs are its steps, and which module its run has stored."""
+
+    source: Source
+    steps_of: str | None
+    variant: str = ""
+    module: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """What is made of each file: bytes to facts. It travels to worker processes, once to each."""
+
+    modules: Mapping[str, Module]
+    """Compiled modules that a run stored itself, by variant."""
+    patterns: ScopePatterns
+    partial: bool
+
+    def __call__(self, file: _File) -> FileFacts:
+        own = {file.module: self.modules[file.variant]} if file.variant else None
+        with timed("reading"):
+            columns = read_xspace(file.source, partial=self.partial)
+        with timed("counting"):
+            facts = file_facts(columns, own, self.patterns, file.steps_of)
+        # Who asked has the run's own module already.
+        return replace(facts, module=None) if own else facts
+
+
+def _read(
+    files: Sequence[_File], modules: Mapping[str, Module], options: LoadOptions
+) -> Iterator[FileFacts | Unreadable]:
+    """Yield the facts of each file, in order."""
+    reduction = _Reduction(modules, options.patterns, options.partial)
+    paths = [file.source.path for file in files]
+    for number, found in enumerate(map_files(reduction, files, options.workers, paths), start=1):
+        if options.progress is not None:
+            options.progress(number, len(files))
+        yield found
+
+
+def _sessions(
+    name: str, read: Sequence[Sequence[FileFacts | Unreadable]]
+) -> tuple[tuple[tuple[FileFacts, ...], ...], tuple[Caveat, ...]]:
+    """Return the sessions of which anything could be read, and what is to be said about those and the others."""
+    reasons = [file.reason for session in read for file in session if isinstance(file, Unreadable)]
+    num_files = sum(map(len, read))
+    if len(reasons) == num_files:
+        if len(set(reasons)) == 1:
+            raise UserError(reasons[0])
+        raise UserError(f"None of the {num_files} files of {name} can be read. The first: {reasons[0]}")
+    notes = list(unreadable(reasons, num_files))
+    sessions = []
+    for session in read:
+        files = [file for file in session if not isinstance(file, Unreadable)]
+        if not files:
+            continue
+        # Hosts run one program: to keep it once is to keep memory flat over any number of them.
+        files[1:] = [replace(file, module=None) for file in files[1:]]
+        kept, caveats = aligned(files)
+        sessions.append(kept)
+        expected = files[0].module.num_devices if files[0].module else None
+        notes += (*caveats, *missing_devices(kept, expected))
+    return tuple(sessions), tuple(dict.fromkeys(notes))

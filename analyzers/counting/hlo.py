@@ -197,6 +197,12 @@ class Module:
         by_id = {c.id: _text(c.name) for c in module.computations}
         return by_id.get(module.entry_computation_id) or _text(module.entry_computation_name)
 
+    @property
+    def num_devices(self) -> int | None:
+        """Number of devices the module was compiled to run on at once, None where it does not say."""
+        assigned = self.proto.hlo_module.device_assignment
+        return assigned.replica_count * assigned.computation_count or None
+
     @cached_property
     def placements(self) -> Mapping[str, Placement]:
         """Placement of every instruction that executes as one, by name.

@@ -96,7 +96,8 @@ def test_a_host_that_lost_a_step_shortens_the_common_ground(hosts, tmp_path) -> 
     assert block.tolist() == _mean(hosts, lambda e: True)[: STEPS - 1]
     (caveat,) = trace.caveats
     assert caveat.name == "missing-runs"
-    assert "host0 shows 3 steps but host1 only 2" in caveat.message
+    assert "host1 shows 2 of 3" in caveat.message
+    assert "times are of the 2 steps that all hosts show" in caveat.message
 
 
 def test_step_numbers_come_from_the_annotations(hosts, tmp_path) -> None:

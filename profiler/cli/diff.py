@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from analyzers.timings import timed
-from profiler.cli.reading import comparing_options, read_options, reading_options, sides_of
+from profiler.cli.reading import comparing_options, exit_code, read_options, reading_options, sides_of
 from profiler.cli.timings import timings_option
 
 
@@ -22,7 +22,7 @@ def command(
     top: int,
     as_json: bool,
     **reading: object,
-) -> None:
+) -> int:
     """Compare the variants of a RUN, or two traces A and B.
 
     Savings are positive where B takes less. `~` marks a difference that cannot be told from noise.
@@ -44,8 +44,9 @@ def command(
     with timed("showing"):
         if as_json:
             click.echo(diff_json(diffs))
-            return
+            return exit_code((base, *others))
         for number, one in enumerate(diffs):
             if number:
                 click.echo()
             print_document(diff_document(one, top), color=click.get_current_context().color)
+    return exit_code((base, *others))

@@ -1,7 +1,8 @@
-"""How a running capture shows itself: a bar on a terminal, short lines elsewhere; on standard error."""
+"""How running work shows itself on standard error: a bar on a terminal; of a capture, short lines elsewhere."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -9,9 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
     from profiler.capture import Progress
 
 Report = Callable[["Progress"], None]
+
+_MANY_FILES = 8
 
 
 @contextmanager
@@ -35,6 +40,34 @@ def lines() -> Iterator[Report]:
             click.echo(f"[{now.done + 1}/{now.total}] {_sentence(now)}", err=True)
 
     yield report
+
+
+@contextmanager
+def files_bar() -> Iterator[Callable[[int, int], None]]:
+    """A bar for files read of all files, where these are many; gone when they are, so that tables can follow."""
+    bar: Bar | None = None
+
+    def report(done: int, total: int) -> None:
+        nonlocal bar
+        if total < _MANY_FILES or not sys.stderr.isatty():
+            return
+        if bar is None:
+            from rich.console import Console
+            from rich.progress import Progress as Bar
+
+            bar = Bar(console=Console(stderr=True), transient=True)
+            bar.add_task("reading", total=total)
+            bar.start()
+        bar.update(bar.task_ids[0], completed=done)
+        if done == total:
+            bar.stop()
+            bar = None
+
+    try:
+        yield report
+    finally:
+        if bar is not None:
+            bar.stop()
 
 
 def _sentence(now: Progress) -> str:

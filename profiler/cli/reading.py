@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from analyzers.errors import UserError
+from profiler.cli.progress import files_bar
 
 if TYPE_CHECKING:
     from analyzers.trace import LoadOptions, Trace
@@ -26,6 +27,13 @@ _OPTIONS = (
     click.option(
         "--partial", is_flag=True, help='Read what is whole of a truncated trace; figures are then "at least".'
     ),
+    click.option(
+        "--jobs",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Processes that read many files; by default one per core, where that pays.",
+    ),
+    click.option("--cluster", metavar="ADDRESS", help="Let the workers of this dask scheduler read the files."),
 )
 
 _COMPARING = (
@@ -56,9 +64,12 @@ def comparing_options(function: _F) -> _F:
 def read_options(values: Mapping[str, Any]) -> LoadOptions:
     """Return the options as `load` takes them. Raises UserError for a bad regular expression."""
     from analyzers.counting.scopes import DEFAULT_PATTERNS, ScopePatterns
+    from analyzers.reading.hosts import Workers
     from analyzers.trace import LoadOptions
 
     _pattern("--module", values["module"])
+    if values["jobs"] is not None and values["cluster"] is not None:
+        raise UserError("--jobs is for this machine and --cluster for others; give one of them.")
     return LoadOptions(
         session=values["session"],
         module=values["module"],
@@ -67,6 +78,8 @@ def read_options(values: Mapping[str, Any]) -> LoadOptions:
             chunk=_pattern("--chunk-scope", values["chunk_scope"]) or DEFAULT_PATTERNS.chunk,
         ),
         partial=values["partial"],
+        workers=Workers(values["jobs"], values["cluster"]),
+        progress=click.get_current_context().with_resource(files_bar()),
     )
 
 
@@ -88,6 +101,11 @@ def traces_of(path: str, variants: Sequence[str], options: LoadOptions) -> tuple
     if variants:
         raise UserError(f"{path} is a trace, not a run: it has no variants to choose from.")
     return (load(path, options=options),)
+
+
+def exit_code(traces: Iterable[Trace]) -> int:
+    """Return 1 if files of the traces could not be read: what was printed holds, and is not all."""
+    return int(any(trace.incomplete for trace in traces))
 
 
 def sides_of(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from analyzers.errors import UserError
-from profiler.cli.reading import comparing_options, read_options, reading_options, sides_of
+from profiler.cli.reading import comparing_options, exit_code, read_options, reading_options, sides_of
 
 if TYPE_CHECKING:
     from analyzers.comparing.diff import Diff
@@ -30,7 +30,7 @@ def command(
     as_markdown: bool,
     top: int,
     **reading: object,
-) -> None:
+) -> int:
     """Report what changed between the variants of a RUN, or between two traces A and B.
 
     The page needs no network and no other file: claim, comparability, sorts, time per layer and chunk, steps, buffers.
@@ -51,9 +51,10 @@ def command(
     text = _markdown(diffs, top) if as_markdown else _page(diffs, top)
     if output is None:
         click.echo(text, nl=False)
-        return
+        return exit_code((base, *others))
     _write(output, text)
     click.echo(f"wrote {output} ({len(text.encode()) / 1024:,.0f} KiB)", err=True)
+    return exit_code((base, *others))
 
 
 def _check_output(output: Path, force: bool) -> None:

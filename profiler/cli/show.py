@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from analyzers.timings import timed
-from profiler.cli.reading import read_options, reading_options, traces_of
+from profiler.cli.reading import exit_code, read_options, reading_options, traces_of
 from profiler.cli.timings import timings_option
 
 
@@ -18,7 +18,7 @@ from profiler.cli.timings import timings_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema in docs/json.md) instead of tables.")
 @reading_options
 @timings_option
-def command(path: str, variants: tuple[str, ...], top: int, as_json: bool, **reading: object) -> None:
+def command(path: str, variants: tuple[str, ...], top: int, as_json: bool, **reading: object) -> int:
     """Show sorts, time and buffers of PATH.
 
     PATH is a trace file (.xplane.pb), a profile or log directory, or a run that `moe-prof capture` wrote.
@@ -38,8 +38,9 @@ def command(path: str, variants: tuple[str, ...], top: int, as_json: bool, **rea
     with timed("showing"):
         if as_json:
             click.echo(show_json(traces))
-            return
+            return exit_code(traces)
         for number, trace in enumerate(traces):
             if number:
                 click.echo()
             print_document(trace_document(trace, top), color=click.get_current_context().color)
+    return exit_code(traces)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analyzers.caveats import Caveat
-from analyzers.counting.arrays import counts, side_by_side, sums
+from analyzers.counting.arrays import counts, side_by_side, sums, take
 from analyzers.counting.executions import Executions, executions
 from analyzers.counting.hlo import Module
 from analyzers.counting.kinds import Kind, kind, kind_by_name, sorts_in
@@ -83,6 +84,12 @@ class FileFacts:
     outside_ps: int
     """Time of device work that belongs to no compiled module (copies, memsets)."""
     caveats: tuple[Caveat, ...]
+
+    @cached_property
+    def sort_rows(self) -> NDArray[np.intp]:
+        """Rows of `by_op` that are of sorts."""
+        of_op = np.array([op.kind.is_sort for op in self.ops], np.int32)
+        return np.flatnonzero(take(of_op, self.by_op.keys["op"]))
 
     @property
     def num_steps(self) -> int:

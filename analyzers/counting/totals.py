@@ -45,9 +45,23 @@ class Totals:
     num_steps: int
 
     @cached_property
+    def executions_of_groups(self) -> NDArray[np.int64]:
+        """Executions in all steps and on all devices, one entry per group."""
+        return sums(self.group, self.executions, self._num_groups)
+
+    @cached_property
+    def self_ps_of_groups(self) -> NDArray[np.int64]:
+        """Self time in all steps and on all devices, one entry per group."""
+        return sums(self.group, self.self_ps, self._num_groups)
+
+    @property
+    def _num_groups(self) -> int:
+        return len(next(iter(self.groups.values())))
+
+    @cached_property
     def self_ps_by_step(self) -> NDArray[np.int64]:
         """Self time of all devices, shape [groups, steps]."""
-        num_groups = len(next(iter(self.groups.values())))
+        num_groups = self._num_groups
         cell = self.group.astype(np.int64) * self.num_steps + self.keys["step"]
         if num_groups * self.num_steps < 2**31:
             cell = cell.astype(np.int32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from analyzers.comparing.statistics import estimate
+from analyzers.counting.arrays import counts
 from analyzers.showing.format import NOT_AVAILABLE, estimate_us, executions, microseconds, ratio, short_scope, size
 from analyzers.showing.tables import Cell, Column, Document, Paragraph, Table, cells
 from analyzers.trace import Trace
@@ -113,9 +114,10 @@ def _index_table(trace: Trace, what: str) -> Table | None:
 def _op_table(trace: Trace, top: int) -> Table:
     file = trace.sessions[0][0]
     table = file.by_op
-    time = np.bincount(table.keys["op"], weights=table.self_ps, minlength=len(file.ops))
-    times_run = np.bincount(table.keys["op"], weights=table.executions, minlength=len(file.ops))
-    shares = max(file.num_steps, 1) * max(len(np.unique(table.keys["device"])), 1)
+    time, times_run = np.zeros(len(file.ops), np.int64), np.zeros(len(file.ops), np.int64)
+    time[table.groups["op"]], times_run[table.groups["op"]] = table.self_ps_of_groups, table.executions_of_groups
+    devices = int(np.count_nonzero(counts(table.keys["device"], len(file.devices))))
+    shares = max(file.num_steps, 1) * max(devices, 1)
     rows = []
     for k in np.argsort(-time, kind="stable")[:top].tolist():
         if time[k] == 0:

@@ -12,10 +12,11 @@ FUZZ_RUNS ?= 300000
 FUZZ_TRACES ?= $(wildcard tests/data/*.xplane.pb)
 PROTOS := $(wildcard analyzers/reading/protos/*.proto)
 
-.PHONY: help demo test test-tpu test-tpu-here lint fuzz protos lock clean
+.PHONY: help demo notebooks test test-tpu test-tpu-here lint fuzz protos lock clean
 
 help:
 	@echo "make demo      install into $(VENV), capture ring and permute on this machine, print what changed"
+	@echo "make notebooks install with JupyterLab, open the notebooks"
 	@echo "make test      install with test tools, then lint, type-check and run all tests"
 	@echo "make test-tpu  install with libtpu into $(VENV_TPU), run the tests that compile for TPUs (none is needed)"
 	@echo "make lint      ruff and mypy only"
@@ -57,6 +58,13 @@ demo: $(VENV)/.installed
 	    echo; echo "== moe-prof diff $$run"; \
 	    $(BIN)/moe-prof diff "$$run"; \
 	done
+
+$(VENV)/.installed-notebook: $(SOURCES_OF_BUILD) | $(BIN)/python
+	@echo "installing moe-prof and JupyterLab into $(VENV)"
+	$(call install,.[notebook])
+
+notebooks: $(VENV)/.installed-notebook
+	$(BIN)/jupyter lab notebooks
 
 test: lint
 	$(BIN)/python -m pytest

@@ -29,6 +29,8 @@ class LazyCommand(NamedTuple):
 
 COMMANDS = {
     "capture": LazyCommand("profiler.cli.capture", "Run a workload's variants under the profiler, side by side."),
+    "check": LazyCommand("profiler.cli.check", "Hold a run, a trace or a compile result against a budget file."),
+    "compile": LazyCommand("profiler.cli.compile", "Compile for a TPU that is not there: count sorts, size buffers."),
     "diff": LazyCommand("profiler.cli.diff", "What changed between two traces: sorts, time, buffers."),
     "report": LazyCommand("profiler.cli.report", "A comparison as one HTML page, or as Markdown for a pull request."),
     "show": LazyCommand("profiler.cli.show", "One trace: sorts, time per layer and chunk, buffers."),
@@ -105,7 +107,8 @@ def completion(shell: str) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code.
 
-    0 done, 2 something the user can mend (one sentence on standard error), 130 interrupted.
+    0 done, 1 done with what could be read, but some files could not, 2 something the user can mend (one sentence
+    on standard error), 130 interrupted.
     """
     sys.exit(_run(arguments))
 

@@ -154,11 +154,68 @@ static PyObject *deal(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* A row that others may lie in. `carried` is what its end takes from whatever encloses it: its own duration and,
+ * if it is no container, all that lay in it. */
+typedef struct {
+    int64_t start, end;
+    uint64_t carried;
+    size_t row;
+    int container;
+} open_row;
+
+static inline void hand_over(const open_row *inner, open_row *outer, uint64_t *self) {
+    if (outer->container) self[outer->row] -= inner->carried;
+    else outer->carried += inner->carried;
+}
+
+/* The rule of nesting.py, which explains it. The parent of a row is known for good when the row leaves the stack:
+ * it lies in the one below, or, if it came a little early, in the one that drives it out. */
+static int nest(size_t rows, const int64_t *start, const int64_t *duration, const int32_t *op,
+                const uint8_t *container, uint64_t tolerance, uint64_t *self) {
+    size_t depth = 0, room = 64;
+    open_row *stack = malloc(room * sizeof *stack);
+    if (!stack) return 0;
+    for (size_t row = 0; row < rows; row++) {
+        if (start[row] == ABSENT) continue;
+        int64_t begin = start[row], end = add_capped(begin, duration[row] > 0 ? duration[row] : 0);
+        open_row next = {begin, end, (uint64_t)duration[row], row, container[op[row]]};
+        uint64_t half = distance(end, begin) / 2;
+        size_t kept = depth;
+        while (kept && !(distance(end, stack[kept - 1].end) <= tolerance && distance(stack[kept - 1].end, begin) > half))
+            kept--;
+        while (depth > kept + 1) {
+            depth--;
+            hand_over(&stack[depth], &stack[depth - 1], self);
+        }
+        if (depth > kept) {
+            open_row *last = &stack[kept];
+            int early = distance(begin, last->start) <= tolerance && distance(last->end, end) <= tolerance &&
+                        distance(last->end, begin) > distance(last->end, last->start) / 2;
+            if (early) hand_over(last, &next, self);
+            else if (kept) hand_over(last, &stack[kept - 1], self);
+        }
+        if (kept == room) {
+            open_row *more = realloc(stack, 2 * room * sizeof *stack);
+            if (!more) {
+                free(stack);
+                return 0;
+            }
+            stack = more;
+            room *= 2;
+        }
+        stack[kept] = next;
+        depth = kept + 1;
+    }
+    for (; depth > 1; depth--) hand_over(&stack[depth - 1], &stack[depth - 2], self);
+    free(stack);
+    return 1;
+}
+
 static PyObject *take_away_nested(PyObject *module, PyObject *args) {
     PyObject *a[5];
     long long tolerance;
     views v = {.count = 0};
-    int bad = 0, sorted = 1;
+    int bad = 0, sorted = 1, done = 1;
     (void)module;
     if (!PyArg_ParseTuple(args, "OOOOLO:take_away_nested", &a[0], &a[1], &a[2], &a[3], &tolerance, &a[4])) return NULL;
     INPUT(a[0], const int64_t, start, rows);
@@ -166,34 +223,16 @@ static PyObject *take_away_nested(PyObject *module, PyObject *args) {
     INPUT(a[2], const int32_t, op, op_rows);
     INPUT(a[3], const uint8_t, container, ops);
     OUTPUT(a[4], uint64_t, self, self_rows);
-    if (duration_rows != rows || op_rows != rows || self_rows != rows || tolerance < 0 || rows > INT32_MAX)
-        return failed(&v, LENGTHS);
-    int32_t *parent = malloc((rows + 1) * sizeof *parent), *stack = malloc((rows + 1) * sizeof *stack);
-    if (!parent || !stack) {
-        free(parent);
-        free(stack);
-        release(&v);
-        return PyErr_NoMemory();
-    }
+    if (duration_rows != rows || op_rows != rows || self_rows != rows || tolerance < 0) return failed(&v, LENGTHS);
     Py_BEGIN_ALLOW_THREADS
     for (size_t i = 0; i < rows && !bad; i++) bad = (uint32_t)op[i] >= ops;
     for (size_t i = 1; i < rows && sorted; i++)
         sorted = start[i] > start[i - 1] || (start[i] == start[i - 1] && duration[i] <= duration[i - 1]);
-    if (!bad && sorted) {
-        nest_line(0, rows, start, duration, (uint64_t)tolerance, parent, stack);
-        for (size_t i = 0; i < rows; i++) {
-            int32_t outer = parent[i];
-            while (outer >= 0 && !container[op[outer]]) outer = parent[outer];
-            parent[i] = outer; /* so that no later row walks the same way again */
-            if (outer >= 0) self[outer] -= (uint64_t)duration[i];
-        }
-    }
+    if (!bad && sorted) done = nest(rows, start, duration, op, container, (uint64_t)tolerance, self);
     Py_END_ALLOW_THREADS
-    free(parent);
-    free(stack);
     if (bad) return failed(&v, OUTSIDE);
     release(&v);
-    return PyBool_FromLong(sorted);
+    return done ? PyBool_FromLong(sorted) : PyErr_NoMemory();
 }
 
 /* Where the slots of one op begin, and the two digits of an execution's number that choose among them. */

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from analyzers.counting import arrays, selftime, totals
 from analyzers.counting.executions import executions
 from analyzers.counting.steps import find_steps
+from analyzers.reading.columns import ABSENT
 from analyzers.reading.xspace import read_xspace
 from tests.analyzers.counting.nest import nest_program
 from tests.builders.play import play
@@ -75,14 +76,16 @@ def test_rows_are_dealt_and_looked_up_as_numpy_does(columns, first, each) -> Non
         assert found == (arrays.dealt(ids, *tables).tolist(), arrays.take(tables[0], ids - np.int32(1)).tolist())
 
 
-# Distances around the tolerance of 2000, so that all its cases come up.
+# Distances around the tolerance of 2000, so that all its cases come up; what has no place in time; no overflow.
 moments = st.integers(0, 12).map(lambda k: k * 900)
+starts = st.one_of(moments, moments, st.just(ABSENT))
+durations = st.one_of(moments, moments, st.sampled_from([-900, 2**63 - 1, -(2**63)]))
 
 
-@given(rows(moments, moments, some_id), st.lists(st.booleans(), min_size=SIZE, max_size=SIZE))
+@given(rows(starts, durations, some_id), st.lists(st.booleans(), min_size=SIZE, max_size=SIZE))
 def test_nested_time_is_taken_away_as_numpy_does(columns, container) -> None:
     start, duration, op = columns
-    order = np.lexsort((-duration, start))
+    order = np.lexsort((~duration, start))
     events = start[order], duration[order], op[order].astype(np.int32), np.array(container)
     found, truth = duration[order], duration[order]
     assert selftime._take_away_nested(*events, found)

@@ -6,6 +6,7 @@ is known by its file and its plane (TRACE_FACTS trap 19).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from analyzers.caveats import Caveat
 from analyzers.counting.arrays import sums
-from analyzers.counting.facts import FileFacts
+from analyzers.counting.facts import FileFacts, OpFacts, ProgramFacts
 from analyzers.counting.totals import Totals
 
 _MOST_NAMES = 3
@@ -42,6 +43,46 @@ def self_ps_by_device(file: FileFacts) -> NDArray[np.int64]:
     table = file.by_place
     cell = table.keys["device"].astype(np.int64) * file.num_steps + table.keys["step"]
     return sums(cell, table.self_ps, file.step_wall_ps.size).reshape(file.step_wall_ps.shape)
+
+
+def ops_of(session: Sequence[FileFacts]) -> list[tuple[OpFacts, int, int]]:
+    """Return each op that ran with its executions and its self time in ps, over all hosts, devices and steps.
+
+    An op is the same on two hosts if all facts of it are the same; two alike ops of one host stay two.
+    """
+    found: dict[tuple[OpFacts, int], list[int]] = {}
+    for file in session:
+        table = file.by_op
+        ran = table.groups["op"].tolist()
+        alike: Counter[OpFacts] = Counter()
+        for k, executions, self_ps in sorted(
+            zip(ran, table.executions_of_groups.tolist(), table.self_ps_of_groups.tolist(), strict=True)
+        ):
+            op = file.ops[k]
+            total = found.setdefault((op, alike[op]), [0, 0])
+            alike[op] += 1
+            total[0] += executions
+            total[1] += self_ps
+    return [(op, executions, self_ps) for (op, _), (executions, self_ps) in found.items() if executions]
+
+
+def programs_of(session: Sequence[FileFacts]) -> tuple[ProgramFacts, ...]:
+    """Return each module that ran, its runs and time added up over all hosts."""
+    found: dict[tuple[str, int | None], ProgramFacts] = {}
+    for program in (program for file in session for program in file.programs):
+        key = program.name, program.program_id
+        known = found.get(key)
+        found[key] = (
+            replace(known, runs=known.runs + program.runs, self_ps=known.self_ps + program.self_ps)
+            if known
+            else program
+        )
+    return tuple(found.values())
+
+
+def num_devices(session: Sequence[FileFacts]) -> int:
+    """Return the number of devices on which the module of the steps ran."""
+    return sum(int(np.count_nonzero((file.step_wall_ps >= 0).any(axis=1))) for file in session)
 
 
 def aligned(session: Sequence[FileFacts]) -> tuple[tuple[FileFacts, ...], tuple[Caveat, ...]]:
@@ -78,7 +119,7 @@ def _missing_steps(session: Sequence[FileFacts], kept: str) -> Caveat:
 
 def missing_devices(session: Sequence[FileFacts], expected: int | None) -> tuple[Caveat, ...]:
     """Return a caveat if fewer devices ran the module of the steps than it was compiled for."""
-    ran = sum(int(np.count_nonzero((file.step_wall_ps >= 0).any(axis=1))) for file in session)
+    ran = num_devices(session)
     if expected is None or not 0 < ran < expected:
         return ()
     name = session[0].module_name

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from analyzers.caveats import Caveat
+from analyzers.comparing.devices import device_spread
 from analyzers.comparing.diff import Diff, TimeDelta, Unknown
 from analyzers.comparing.statistics import Estimate, Saving
 from analyzers.counting.buffers import Buffer
+from analyzers.counting.hosts import host_names, ops_of, programs_of
 from analyzers.trace import Blocks, SortRow, Trace
 
 SCHEMA_VERSION = 1
@@ -37,6 +39,7 @@ def _trace(trace: Trace) -> dict[str, Any]:
         "path": trace.path,
         "devices": list(trace.devices),
         "device_types": list(first.device_types),
+        "hosts": _hosts(trace),
         "module": first.module_name,
         "sessions": len(trace.sessions),
         "steps": [list(session[0].step_labels) for session in trace.sessions],
@@ -53,10 +56,12 @@ def _trace(trace: Trace) -> dict[str, Any]:
             for layer in trace.layers
         },
         "self_ps_without_layer": _ps(trace.self_ps(layer=-1)),
+        "self_ps_without_chunk": _ps(trace.self_ps(chunk=-1)),
+        "self_ps_by_device": {device.name: _ps(device.self_ps) for device in device_spread(trace).devices},
         "ops": _ops(trace),
         "modules": [
             {"name": p.name, "program_id": p.program_id, "executions": p.runs, "self_ps": p.self_ps}
-            for p in first.programs
+            for p in programs_of(trace.sessions[0])
         ],
         "memory": _memory(trace),
         "caveats": [_caveat(c) for c in trace.caveats],
@@ -79,34 +84,30 @@ def _ps(blocks: Blocks) -> list[list[int]]:
 
 
 def _ops(trace: Trace) -> list[dict[str, Any]]:
-    """Executions and self time of each op of the first session, over all its devices and steps."""
-    result = []
-    for file in trace.sessions[0]:
-        table = file.by_op
-        size = len(file.ops)
-        times = [0] * size
-        self_ps = [0] * size
-        for op, executions, ps in zip(
-            table.keys["op"].tolist(), table.executions.tolist(), table.self_ps.tolist(), strict=True
-        ):
-            times[op] += executions
-            self_ps[op] += ps
-        result += [
-            {
-                "name": op.name,
-                "opcode": op.opcode,
-                "kind": op.kind.value,
-                "pass": op.pass_.value,
-                "shape": op.shape,
-                "scope": op.scope,
-                "executions": times[k],
-                "compiled_per_step": op.expected if op.expected >= 0 else None,
-                "self_ps": self_ps[k],
-            }
-            for k, op in enumerate(file.ops)
-            if times[k]
-        ]
-    return result
+    """Executions and self time of each op of the first session, over all its hosts, devices and steps."""
+    return [
+        {
+            "name": op.name,
+            "opcode": op.opcode,
+            "kind": op.kind.value,
+            "pass": op.pass_.value,
+            "shape": op.shape,
+            "scope": op.scope,
+            "executions": executions,
+            "compiled_per_step": op.expected if op.expected >= 0 else None,
+            "self_ps": self_ps,
+        }
+        for op, executions, self_ps in ops_of(trace.sessions[0])
+    ]
+
+
+def _hosts(trace: Trace) -> list[dict[str, Any]]:
+    """The files of the first session."""
+    session = trace.sessions[0]
+    return [
+        {"name": host, "path": file.path, "devices": len(file.devices), "steps": list(file.step_labels)}
+        for host, file in zip(host_names(session), session, strict=True)
+    ]
 
 
 def _memory(trace: Trace) -> dict[str, Any]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from analyzers.comparing.statistics import estimate
-from analyzers.counting.arrays import counts
+from analyzers.counting.hosts import num_devices, ops_of, programs_of
+from analyzers.showing.devices_document import device_table
 from analyzers.showing.format import NOT_AVAILABLE, estimate_us, executions, microseconds, ratio, short_scope, size
 from analyzers.showing.tables import Cell, Column, Document, Paragraph, Table, cells
 from analyzers.trace import Trace
@@ -15,6 +14,8 @@ def trace_document(trace: Trace, top: int = 10) -> Document:
     """Return the document of one trace; `top` limits the ops and buffers that are listed."""
     parts: list[Table | Paragraph] = [_sort_table(trace), _time_table(trace)]
     parts += [table for table in (_index_table(trace, "layer"), _index_table(trace, "chunk")) if table]
+    if by_device := device_table(trace):
+        parts.append(by_device)
     parts.append(_op_table(trace, top))
     if len(trace.sessions[0][0].programs) > 1:
         parts.append(_program_table(trace))
@@ -112,30 +113,24 @@ def _index_table(trace: Trace, what: str) -> Table | None:
 
 
 def _op_table(trace: Trace, top: int) -> Table:
-    file = trace.sessions[0][0]
-    table = file.by_op
-    time, times_run = np.zeros(len(file.ops), np.int64), np.zeros(len(file.ops), np.int64)
-    time[table.groups["op"]], times_run[table.groups["op"]] = table.self_ps_of_groups, table.executions_of_groups
-    devices = int(np.count_nonzero(counts(table.keys["device"], len(file.devices))))
-    shares = max(file.num_steps, 1) * max(devices, 1)
-    rows = []
-    for k in np.argsort(-time, kind="stable")[:top].tolist():
-        if time[k] == 0:
-            break
-        op = file.ops[k]
-        rows.append(
-            cells(
-                op.name,
-                op.pass_.value,
-                op.kind.value,
-                f"{times_run[k] / shares:g}",
-                str(op.expected) if op.expected >= 0 else NOT_AVAILABLE,
-                microseconds(time[k] / shares),
-                short_scope(op.scope),
-            )
+    session = trace.sessions[0]
+    ran = ops_of(session)
+    shares = max(session[0].num_steps, 1) * max(num_devices(session), 1)
+    rows = [
+        cells(
+            op.name,
+            op.pass_.value,
+            op.kind.value,
+            f"{executed / shares:g}",
+            str(op.expected) if op.expected >= 0 else NOT_AVAILABLE,
+            microseconds(self_ps / shares),
+            short_scope(op.scope),
         )
+        for op, executed, self_ps in sorted(ran, key=lambda row: -row[2])[:top]
+        if self_ps
+    ]
     return Table(
-        f"Ops with most self time ({len(rows)} of {np.count_nonzero(times_run)}), per step and device",
+        f"Ops with most self time ({len(rows)} of {len(ran)}), per step and device",
         (
             Column("op", numeric=False),
             Column("pass", numeric=False),
@@ -150,16 +145,17 @@ def _op_table(trace: Trace, top: int) -> Table:
 
 
 def _program_table(trace: Trace) -> Table:
-    file = trace.sessions[0][0]
-    ordered = sorted(file.programs, key=lambda p: -p.self_ps)
+    session = trace.sessions[0]
+    ordered = sorted(programs_of(session), key=lambda p: -p.self_ps)
+    outside_ps = sum(file.outside_ps for file in session)
     rows = [cells(p.name, str(p.runs), microseconds(p.self_ps)) for p in ordered]
-    if file.outside_ps:
-        rows.append(cells("no module (copies, memsets)", "", microseconds(file.outside_ps)))
+    if outside_ps:
+        rows.append(cells("no module (copies, memsets)", "", microseconds(outside_ps)))
     return Table(
         "Modules that ran, all devices" + (", first session" if len(trace.sessions) > 1 else ""),
         (Column("module", numeric=False), Column("executions"), Column("self time, µs")),
         tuple(rows),
-        total_rows=1 if file.outside_ps else 0,
+        total_rows=1 if outside_ps else 0,
         by_index=True,
     )
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "report": LazyCommand("profiler.cli.report", "A comparison as one HTML page, or as Markdown for a pull request."),
     "show": LazyCommand("profiler.cli.show", "One trace: sorts, time per layer and chunk, buffers."),
     "verify": LazyCommand("profiler.cli.verify", "Do the variants compute the same values, gradients and loss curve?"),
+    "view": LazyCommand("profiler.cli.view", "Open a run or a trace in XProf, or write it for ui.perfetto.dev."),
     "workloads": LazyCommand("profiler.cli.workloads", "List workloads, their variants, and presets."),
     "version": LazyCommand("profiler.cli.version", "Versions of everything a capture depends on."),
 }

@@ -43,7 +43,7 @@ def command(
     if output is None and not as_markdown:
         raise UserError("say where the page goes with -o report.html, or print Markdown with --markdown.")
     if output is not None:
-        _check_output(output, force)
+        check_output(output, force)
     from analyzers.comparing.diff import diff
 
     base, *others = sides_of(paths, variants, baseline, read_options(reading))
@@ -52,12 +52,13 @@ def command(
     if output is None:
         click.echo(text, nl=False)
         return exit_code((base, *others))
-    _write(output, text)
+    write_output(output, text.encode())
     click.echo(f"wrote {output} ({len(text.encode()) / 1024:,.0f} KiB)", err=True)
     return exit_code((base, *others))
 
 
-def _check_output(output: Path, force: bool) -> None:
+def check_output(output: Path, force: bool) -> None:
+    """Refuse, before any work, a file that cannot be written or must not be replaced. Raises UserError."""
     if output.is_dir():
         raise UserError(f"{output} is a folder; name the file to write, such as {output / 'report.html'}.")
     if output.exists() and not force:
@@ -66,11 +67,12 @@ def _check_output(output: Path, force: bool) -> None:
         raise UserError(f"{output.parent} is no folder; make it first, or write elsewhere.")
 
 
-def _write(output: Path, text: str) -> None:
+def write_output(output: Path, data: bytes) -> None:
+    """Write a file whole. Raises UserError where that fails."""
     from profiler.files import write_whole
 
     try:
-        write_whole(output, text.encode())
+        write_whole(output, data)
     except OSError as error:
         raise UserError(f"{output} cannot be written: {error.strerror or error}.") from error
 

@@ -99,6 +99,8 @@ class Diff:
     by_chunk: tuple[TimeDelta, ...]
     unattributed: TimeDelta
     """Ops without a layer."""
+    without_chunk: TimeDelta
+    """Ops without a chunk."""
     per_chunk_per_layer: dict[str, Saving] | Unknown
     """By pass, and `step` for all passes: the saving of a step divided by layers × chunks."""
     ops: tuple[OpDelta, ...]
@@ -134,6 +136,7 @@ def diff(a: Trace, b: Trace, *, top: int = 10) -> Diff:
             for k in chunks
         ),
         unattributed=_delta("no layer", a, b, lambda t: t.self_ps(layer=-1), len(layers) + 1),
+        without_chunk=_delta("no chunk", a, b, lambda t: t.self_ps(chunk=-1), len(chunks) + 1),
         per_chunk_per_layer=_per_chunk_per_layer(by_pass, self_time, layers, chunks),
         ops=_ops(a, b, top),
         buffer_totals=_buffer_totals(a, b),

@@ -159,6 +159,7 @@ def _diff(diff: Diff) -> dict[str, Any]:
         "by_layer": [_delta(row) for row in diff.by_layer],
         "by_chunk": [_delta(row) for row in diff.by_chunk],
         "without_layer": _delta(diff.unattributed),
+        "without_chunk": _delta(diff.without_chunk),
         "per_chunk_per_layer": _unknown(found)
         if isinstance(found, Unknown)
         else {label: _saving(saving) for label, saving in found.items()},

@@ -41,10 +41,12 @@ def diff_document(diff: Diff, top: int = 10) -> Document:
             total_rows=3,
         ),
     ]
-    for what, rows in (("layer", diff.by_layer), ("chunk", diff.by_chunk)):
+    for what, rows, rest in (
+        ("layer", diff.by_layer, diff.unattributed),
+        ("chunk", diff.by_chunk, diff.without_chunk),
+    ):
         if rows:
-            extra = [diff.unattributed] if what == "layer" else []
-            parts.append(_time_table(f"Time per step by {what}", what, [*rows, *extra], a, b, total_rows=len(extra)))
+            parts.append(_time_table(f"Time per step by {what}", what, [*rows, rest], a, b, total_rows=1))
     parts += [
         _per_part(diff),
         _op_table(diff, a, b),

@@ -15,10 +15,11 @@ from profiler.cli.timings import timings_option
     "--variant", "variants", multiple=True, metavar="NAME", help="Show only this variant of a run; repeatable."
 )
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Ops and buffers to list.")
+@click.option("--loops", is_flag=True, help="Print the loops of the step's module and what they are taken for.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema in docs/json.md) instead of tables.")
 @reading_options
 @timings_option
-def command(path: str, variants: tuple[str, ...], top: int, as_json: bool, **reading: object) -> int:
+def command(path: str, variants: tuple[str, ...], top: int, loops: bool, as_json: bool, **reading: object) -> int:
     """Show sorts, time and buffers of PATH.
 
     PATH is a trace file (.xplane.pb), a profile or log directory, or a run that `moe-prof capture` wrote.
@@ -28,19 +29,23 @@ def command(path: str, variants: tuple[str, ...], top: int, as_json: bool, **rea
     moe-prof show RUN --variant cached     one of them
     moe-prof show logs/host.xplane.pb      any trace of JAX or XLA
     moe-prof show logs --session 2026_01_31_12_00_00
+    moe-prof show logs --loops             which loop is the layers? what to give --layer-scope
     """
     with timed("imports"):
         from analyzers.showing.as_json import show_json
+        from analyzers.showing.loops_document import loops_document, loops_json
         from analyzers.showing.text import print_document
         from analyzers.showing.trace_document import trace_document
 
-    traces = traces_of(path, variants, read_options(reading))
+    options = read_options(reading)
+    traces = traces_of(path, variants, options)
     with timed("showing"):
         if as_json:
-            click.echo(show_json(traces))
+            click.echo(loops_json(traces, options.patterns) if loops else show_json(traces))
             return exit_code(traces)
         for number, trace in enumerate(traces):
             if number:
                 click.echo()
-            print_document(trace_document(trace, top), color=click.get_current_context().color)
+            document = loops_document(trace, options.patterns) if loops else trace_document(trace, top)
+            print_document(document, color=click.get_current_context().color)
     return exit_code(traces)

@@ -147,7 +147,24 @@ def repeated_buffers(program: CompiledProgram) -> tuple[Buffer, ...]:
     size = program.record.compiled.top_k_buffer_bytes
     if program.buffers is None or not size:
         return ()
-    return tuple(b for b in program.buffers.of_size(size) if b.repeats and b.pass_ in (Pass.FORWARD, Pass.RECOMPUTE))
+    return repeats_in(program.module, program.buffers, size)
+
+
+def repeats_in(module: Module, found: Buffers, size_bytes: int) -> tuple[Buffer, ...]:
+    """Return the buffers of the forward pass that repeated rows fill and whose data are of this size.
+
+    In memory they can be bigger: a TPU tiles the last two dimensions (seen on v6e: 6 rows take the space of 8).
+    """
+    return tuple(
+        b
+        for b in found.buffers
+        if b.repeats and b.pass_ in (Pass.FORWARD, Pass.RECOMPUTE) and _data_bytes(module, b) == size_bytes
+    )
+
+
+def _data_bytes(module: Module, buffer: Buffer) -> int:
+    shape = module.instructions[buffer.instruction].shape
+    return next((s.size_bytes for s in (shape, *shape.elements) if str(s) == buffer.shape), buffer.size_bytes)
 
 
 def is_compile_result(path: Path) -> bool:
@@ -167,7 +184,9 @@ def load_compiled(path: Path) -> CompileResult:
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise UserError(f'{file} is no result of `moe-prof compile`: its "kind" is not "{KIND}".')
     if content.get("schema_version") != SCHEMA_VERSION:
-        raise UserError(f"{file} has schema version {content.get('schema_version')!r}, not {SCHEMA_VERSION}; compile again.")
+        raise UserError(
+            f"{file} has schema version {content.get('schema_version')!r}, not {SCHEMA_VERSION}; compile again."
+        )
     try:
         manifest = decode(CompileManifest, content)
     except MalformedError as error:

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import workloads
-from analyzers.errors import UserError
 from analyzers.compiled import MANIFEST, SCHEMA_VERSION, CompileResult, load_compiled
+from analyzers.errors import UserError
 from profiler import backends
 from profiler.files import open_permissions, sync_folder, write_whole
 from profiler.versions import installed_versions, version_of
@@ -112,31 +112,22 @@ def check_target(target: str) -> None:
 
 
 def compile_all(
-    requests: Sequence[CompileRequest],
-    output: Path | None = None,
-    *,
-    use_cache: bool = True,
-    report: Report | None = None,
-) -> tuple[CompileResult, ...] | CompileResult:
-    """Compile the requests one after another; each is looked up in the cache first.
+    requests: Sequence[CompileRequest], *, use_cache: bool = True, report: Report | None = None
+) -> tuple[CompileResult, ...]:
+    """Compile the requests one after another, each looked up in the cache first; return one result for each.
 
-    Returns one result per request, or, with `output`, one result there that holds all of them. Raises UserError for a
-    target that cannot be compiled for, a program that the compiler refuses, and a compiler that crashes.
+    Raises UserError for a target that cannot be compiled for, a program that the compiler refuses, and a compiler that
+    crashes.
     """
-    if output is not None and os.path.lexists(output):
-        raise UserError(f"{output} exists and is not overwritten; give another name with -o, or remove it.")
     results = []
     for number, request in enumerate(requests):
         check_target(request.target)
         place = cache_folder() / cache_key(request)
-        known = use_cache and (place / MANIFEST).is_file()
+        known = _cached(place) if use_cache else None
         if report:
-            report(number, len(requests), request.name, known)
-        results.append(_cached(place) if known else None)
-        if results[-1] is None:
-            results[-1] = _compile(request, place)
-    whole = tuple(r for r in results if r is not None)
-    return whole if output is None else merged(whole, output)
+            report(number, len(requests), request.name, known is not None)
+        results.append(known or _compile(request, place))
+    return tuple(results)
 
 
 def _cached(place: Path) -> CompileResult | None:
@@ -166,10 +157,8 @@ def cache_key(request: CompileRequest) -> str:
 
 
 def _source_hash(source: Source) -> str:
-    if isinstance(source, Workload):
-        files = sorted(Path(workloads.__path__[0]).rglob("*.py"))
-    else:
-        files = [Path(source.file)]
+    own = isinstance(source, Workload)
+    files = sorted(Path(workloads.__path__[0]).rglob("*.py")) if own else [Path(source.file)]  # type: ignore[union-attr]
     files += [Path(__file__).with_name(name) for name in ("compile_worker.py", "funnel.py")]
     digest = hashlib.sha256()
     for file in files:
@@ -253,8 +242,15 @@ def worker_environment(request: CompileRequest, dump: Path, environ: Mapping[str
     return result
 
 
+def check_output(output: Path) -> None:
+    """Raise UserError if something is at `output` already."""
+    if os.path.lexists(output):
+        raise UserError(f"{output} exists and is not overwritten; give another name with -o, or remove it.")
+
+
 def merged(results: Sequence[CompileResult], output: Path) -> CompileResult:
     """Copy the results, which must have different names, into one at `output`. Raises UserError if it exists."""
+    check_output(output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.partial-", dir=output.parent))

@@ -23,10 +23,10 @@ from typing import Any
 
 import jax
 
+from analyzers.compiled import MANIFEST, CompileManifest, CompileRecord
 from analyzers.errors import UserError
-from analyzers.compiled import CompileManifest, CompileRecord
 from analyzers.reading.run import CompiledVariant
-from profiler.compile import MANIFEST, CompileRequest, UserFunction, UserModule, Workload
+from profiler.compile import CompileRequest, UserFunction, UserModule, Workload
 from profiler.compiled import hlo_proto, memory_analysis
 from profiler.files import write_whole
 from profiler.fingerprint import fingerprint
@@ -85,7 +85,12 @@ def compile_one(request: CompileRequest, folder: Path, dump: Path) -> None:
     if proto is None:
         proto = hlo_proto(module_proto, analysis.serialized_buffer_assignment_proto if analysis else b"")
     report = _dumped(dump, f".{module.name}.", "after_optimizations-memory-usage-report.txt") or b""
-    names = {"pb": f"{module.name}.hlo.pb", "txt": f"{module.name}.txt", "report": "memory-usage-report.txt", "lives": "live-range.txt"}
+    names = {
+        "pb": f"{module.name}.hlo.pb",
+        "txt": f"{module.name}.txt",
+        "report": "memory-usage-report.txt",
+        "lives": "live-range.txt",
+    }
     write_whole(place / names["pb"], proto)
     write_whole(place / names["txt"], text.encode())
     write_whole(place / names["report"], report)
@@ -161,7 +166,14 @@ def program(request: CompileRequest, devices: Sequence[Any]) -> tuple[Any, tuple
         name = f"{Path(source.file).name}:{source.qualname}"
         if callable(arguments):
             arguments = arguments(devices)
-    about = {"workload": name, "mode": "", "config": {}, "summary": "", "dispatch_input_bytes": 0, "top_k_buffer_bytes": 0}
+    about = {
+        "workload": name,
+        "mode": "",
+        "config": {},
+        "summary": "",
+        "dispatch_input_bytes": 0,
+        "top_k_buffer_bytes": 0,
+    }
     jitted = function if hasattr(function, "trace") else jax.jit(function)
     return jitted, jax.tree.map(lambda leaf: _placed(leaf, devices), tuple(arguments)), about
 

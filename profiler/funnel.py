@@ -53,7 +53,14 @@ _ANNOTATIONS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullSh
 """Custom calls that only carry a remark for the partitioner."""
 _LOWERED_COLLECTIVES = frozenset(
     f"stablehlo.{name}"
-    for name in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_permute", "collective_broadcast")
+    for name in (
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "reduce_scatter",
+        "collective_permute",
+        "collective_broadcast",
+    )
 )
 
 
@@ -70,7 +77,9 @@ class _Place:
     def in_loop(self, trips: int | None, what: str) -> _Place:
         loop = LoopSite(path_of(self.scope + "/while"), trips)
         if trips is None:
-            return replace(self, loops=(*self.loops, loop), times=None, why_unknown=f"the trip count of {what} is unknown")
+            return replace(
+                self, loops=(*self.loops, loop), times=None, why_unknown=f"the trip count of {what} is unknown"
+            )
         times = None if self.times is None else self.times * trips
         return replace(self, loops=(*self.loops, loop), times=times)
 
@@ -145,7 +154,9 @@ def _enter(equation: Any, primitive: str, key: str, here: _Place) -> _Place:
 
 def lowered_sites(module: Any) -> tuple[Site, ...]:
     """Return the sites of a StableHLO module as `Lowered.compiler_ir("stablehlo")` gives it."""
-    functions = {str(op.attributes["sym_name"]).strip('"'): op for op in module.body.operations if "sym_name" in op.attributes}
+    functions = {
+        str(op.attributes["sym_name"]).strip('"'): op for op in module.body.operations if "sym_name" in op.attributes
+    }
     main = functions.get("main")
     if main is None:
         return ()
@@ -172,7 +183,9 @@ def _walk_operation(op: Any, functions: dict[str, Any], place: _Place) -> Iterat
         if callee is not None:
             yield from _walk_blocks(callee, functions, here)
     elif name == "stablehlo.while":
-        inside = place.named(own.removesuffix("/while")).in_loop(_trips(op), "a while loop in " + (path_of(here.scope) or "no scope"))
+        inside = place.named(own.removesuffix("/while")).in_loop(
+            _trips(op), "a while loop in " + (path_of(here.scope) or "no scope")
+        )
         # Scopes inside a loop repeat the loop's own.
         yield from _walk_blocks(op, functions, replace(inside, scope=place.scope))
     elif name in ("stablehlo.case", "stablehlo.if"):

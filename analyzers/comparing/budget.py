@@ -15,6 +15,7 @@ function. A plain number is a maximum; a table may give `min`, `max`, or `max_ra
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,10 @@ class Unknown:
 class Subject(Protocol):
     """What limits are held against: one variant of something that was measured or compiled."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
 
     def figure(self, name: str) -> float | Unknown:
         """A figure of `FIGURES`."""
@@ -186,7 +190,9 @@ def _hold(limit: Limit, subjects: Mapping[tuple[str, ...], Subject]) -> Check:
     subject = subjects.get(limit.section)
     if subject is None:
         have = ", ".join(f"[{'.'.join(section)}]" for section in subjects)
-        return Check(limit, "n/a", _allowed(limit), Outcome.UNKNOWN, f"nothing measured is called that; there is {have}")
+        return Check(
+            limit, "n/a", _allowed(limit), Outcome.UNKNOWN, f"nothing measured is called that; there is {have}"
+        )
     if limit.key == "removed_buffer":
         return _hold_buffer(limit, subject)
     if limit.key == "saving_us_per_chunk_per_layer":
@@ -224,12 +230,15 @@ def _hold_saving(limit: Limit, subject: Subject, subjects: Mapping[tuple[str, ..
     if isinstance(found, Unknown):
         return Check(limit, "n/a", _allowed(limit), Outcome.UNKNOWN, found.reason)
     value, low = found.value / _PS_PER_US, found.low / _PS_PER_US
-    text = f"{value:,.2f} µs [{low:,.2f}, {found.high / _PS_PER_US:,.2f}]"
+    interval = "no interval" if math.isnan(low) else f"{low:,.2f}, {found.high / _PS_PER_US:,.2f}"
+    text = f"{value:,.2f} µs [{interval}]"
     if limit.confident:
         if found.verdict is Verdict.TOO_FEW:
             return Check(limit, text, _allowed(limit), Outcome.UNKNOWN, "too few steps for an interval")
         # Confident means: the whole interval keeps the limit.
-        ends = ([low] if limit.minimum is not None else []) + ([found.high / _PS_PER_US] if limit.maximum is not None else [])
+        ends = ([low] if limit.minimum is not None else []) + (
+            [found.high / _PS_PER_US] if limit.maximum is not None else []
+        )
         kept = all(_within(limit, end) for end in ends)
         return Check(limit, text, _allowed(limit), Outcome.KEPT if kept else Outcome.BROKEN, "")
     return _verdict(limit, text, value)
@@ -271,7 +280,5 @@ def first_budget(subjects: Mapping[tuple[str, ...], Subject]) -> str:
 
 
 def _quoted(part: str) -> str:
-    bare = part and all(c.isalnum() and c.isascii() or c in "-_" for c in part)
+    bare = part and all((c.isalnum() and c.isascii()) or c in "-_" for c in part)
     return part if bare else '"' + part.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from analyzers.counting.kinds import Kind
 from analyzers.counting.scopes import Pass
@@ -118,7 +119,7 @@ def steps(levels: Levels) -> tuple[Step, ...]:
     names = list(levels)
     return tuple(
         step
-        for before, after in zip(names, names[1:], strict=False)
+        for before, after in pairwise(names)
         for step in _steps_between(before, levels[before], after, levels[after])
     )
 
@@ -163,7 +164,10 @@ def _story(was: Sequence[Site], now: Sequence[Site], new: Sequence[Site]) -> tup
     left = _innermost(was)
     if _depth_max(now) < _depth_max(was) and left is not None:
         here = _innermost(now)
-        return f"hoisted out of the loop {left.path or '(unnamed)'} to {'loop ' + here.path if here else 'entry'}", False
+        return (
+            f"hoisted out of the loop {left.path or '(unnamed)'} to {'loop ' + here.path if here else 'entry'}",
+            False,
+        )
     if _depth_max(now) > _depth_max(was):
         return "moved into a loop", False
     if b_more := _extra(was, now):

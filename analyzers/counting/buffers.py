@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from analyzers.counting.hlo import Instruction, Module, Shape
 from analyzers.counting.scopes import Pass, attribute, effective_scope
 
-
 HBM = 0
 """Colour of the memory that is scarce: a TPU's or GPU's HBM, a CPU's main memory."""
 

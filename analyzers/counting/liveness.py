@@ -125,7 +125,10 @@ def _lives_of_simulation(module: Module, values: _Values) -> Lives | None:
     """Return lives in positions of the simulation's own events, the largest one over HBM."""
     names = {i.id: _text(i.name) for c in module.proto.hlo_module.computations for i in c.instructions}
     where_of = {
-        b.id: (names.get(b.defined_at.instruction_id) or _text(b.defined_at.instruction_name), tuple(b.defined_at.shape_index))
+        b.id: (
+            names.get(b.defined_at.instruction_id) or _text(b.defined_at.instruction_name),
+            tuple(b.defined_at.shape_index),
+        )
         for b in module.proto.buffer_assignment.logical_buffers
     }
     best: Lives | None = None
@@ -178,7 +181,9 @@ def _buffer(module: Module, where: Where, size: int, attributions: Mapping[str, 
     if opcode == "fusion":
         inner = list(module.fused(instruction))
         opcode = f"fusion of {inner[-1].opcode}" if inner else opcode
-    return Buffer(size, str(shape), name, opcode, effective_scope(module, instruction), getattr(found, "pass_", Pass.UNKNOWN))
+    return Buffer(
+        size, str(shape), name, opcode, effective_scope(module, instruction), getattr(found, "pass_", Pass.UNKNOWN)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +219,7 @@ def peak_change(a: Peak, b: Peak, removed: tuple[Buffer, ...]) -> PeakChange:
 
 
 def _without(these: list[Buffer], those: list[Buffer]) -> tuple[Buffer, ...]:
-    left = defaultdict(int)
+    left: dict[str, int] = defaultdict(int)
     for buffer in those:
         left[buffer.shape] += 1
     result = []

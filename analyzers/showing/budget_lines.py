@@ -23,7 +23,7 @@ def _sentence(check: Check) -> str:
     return f"{_WORDS[check.outcome]}: measured {check.measured}, limit {check.allowed}{reason}"
 
 
-def annotations(checks: Sequence[Check], file: str) -> list[str]:
+def github_annotations(checks: Sequence[Check], file: str) -> list[str]:
     """Return GitHub's workflow commands for the limits that are not kept."""
     kinds = {Outcome.BROKEN: "error", Outcome.UNKNOWN: "warning"}
     return [

@@ -319,9 +319,10 @@ def top_k_lines(a: CompiledProgram, b: CompiledProgram) -> list[str]:
     lines = []
     for program in (a, b):
         found = repeated_buffers(program)
-        where = ", ".join(f"{x.shape} in the {x.pass_.value} pass" for x in found)
+        where = ", ".join(f"{x.shape} in the {x.pass_.value} pass ({size(x.size_bytes)} in memory)" for x in found)
         lines.append(
-            f"{program.name}: {where} of {bytes_ / dispatch:.1f} × the dispatch input ({size(bytes_)}) is filled by repeating tokens"
+            f"{program.name}: {where} of {bytes_ / dispatch:.1f} × the dispatch input ({size(bytes_)}) is filled by "
+            "repeating tokens"
             if found
             else f"{program.name}: no buffer of the forward pass is filled by repeating tokens top_k times"
         )
@@ -347,7 +348,8 @@ def peak_story(a: CompiledProgram, b: CompiledProgram) -> list[str]:
         alive = buffer in found.removed_alive
         lines.append(
             f"The largest buffer that {b.name} no longer has, {buffer.shape} ({size(buffer.size_bytes)}, "
-            f"{buffer.pass_.value} pass, {short_scope(buffer.scope)}), was {'alive' if alive else 'not alive'} at {a.name}'s peak"
+            f"{buffer.pass_.value} pass, {short_scope(buffer.scope)}), was {'alive' if alive else 'not alive'} at "
+            f"{a.name}'s peak"
             + ("." if alive else f", which is at {short_scope(a.peak.scope)}: removing it cannot lower that peak.")
         )
     if found.a_bytes != found.b_bytes:

@@ -31,7 +31,7 @@ def command(budget: Path, path: str, junit: Path | None, github: bool, write: bo
     moe-prof check BUDGET.toml COMPILED
     """
     from analyzers.comparing.budget import exit_code, first_budget, hold, read_budget
-    from analyzers.showing.budget_lines import annotations, junit_xml, lines
+    from analyzers.showing.budget_lines import github_annotations, junit_xml, lines
 
     if write:
         if budget.exists():
@@ -44,7 +44,7 @@ def command(budget: Path, path: str, junit: Path | None, github: bool, write: bo
     for line in lines(checks):
         click.echo(line)
     if github:
-        for line in annotations(checks, str(budget)):
+        for line in github_annotations(checks, str(budget)):
             click.echo(line)
     if junit is not None:
         _write(junit, junit_xml(checks).encode())

@@ -25,7 +25,11 @@ def _optional_workload(function: Any) -> Any:
 @click.command("compile", short_help="Compile for a TPU that is not there: count sorts, size buffers.")
 @_optional_workload
 @click.option(
-    "--target", default="cpu", show_default=True, metavar="TARGET", help="cpu, or a TPU topology: tpu7x:2x2x1, v6e:2x2, …"
+    "--target",
+    default="cpu",
+    show_default=True,
+    metavar="TARGET",
+    help="cpu, or a TPU topology: tpu7x:2x2x1, v6e:2x2, …",
 )
 @click.option("--mode", type=click.Choice(MODES), default="backward", show_default=True, help="What a step runs.")
 @click.option(
@@ -67,7 +71,7 @@ def command(
     moe-prof compile permute --target v6e:2x2 --ep 4 --top-k 6
     moe-prof compile --module model.py:step --target v5p:2x2x1
     """
-    from profiler.compile import check_target, compile_all
+    from profiler.compile import check_output, check_target, compile_all, merged
 
     check_target(target)
     given = {name: value for name, value in overrides.items() if value is not None}
@@ -84,8 +88,11 @@ def command(
     def report(number: int, total: int, name: str, known: bool) -> None:
         click.echo(f"[{number + 1}/{total}] {'known' if known else 'compile'} {name} for {target}", err=True)
 
-    made = compile_all(requests, output, use_cache=not no_cache, report=report)
-    results = made if isinstance(made, tuple) else (made,)
+    if output is not None:
+        check_output(output)
+    results = compile_all(requests, use_cache=not no_cache, report=report)
+    if output is not None:
+        results = (merged(results, output),)
     programs = [program for result in results for program in result.programs]
     if as_json:
         from analyzers.showing.compile_document import compile_json

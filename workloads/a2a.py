@@ -31,12 +31,12 @@ class Plan(NamedTuple):
     experts_per_shard: int
     top_k: int
     block_rows: int
-    inverse: str
+    backward_inverse: str
 
 
 def plan_for(config: Config, choices: Choices) -> Plan:
     """The static plan of a configuration."""
-    return Plan(config.ep, config.experts_per_shard, config.top_k, block_rows(config), choices.inverse)
+    return Plan(config.ep, config.experts_per_shard, config.top_k, block_rows(config), choices.inverse_in_backward)
 
 
 class Send(NamedTuple):
@@ -66,12 +66,12 @@ def moe(
         received_sizes = lax.all_to_all(kept_sizes(send.group_sizes, plan), EP, 0, 0, tiled=True)
         order = route_received(received_sizes, plan, choices)
         blocks = _exchange(send_rows(plan, x, send), plan)
-        rows = take(choices.inverse, blocks, order)
+        rows = take(plan.backward_inverse, blocks, order)
     with jax.named_scope("experts"):
         rows = feed_forward(rows, params, jnp.sum(received_sizes, axis=0, dtype=jnp.int32))
     with jax.named_scope("combine"):
         back = _undo(order, choices)
-        returned = _exchange(take(choices.inverse, rows, back), plan)
+        returned = _exchange(take(plan.backward_inverse, rows, back), plan)
         return combine_rows(plan, returned, weights.reshape(-1), send)
 
 
@@ -98,9 +98,9 @@ def route_received(sizes: jax.Array, plan: Plan, choices: Choices) -> Order:
     keys = jnp.sum(ends[:, None, :] <= row[None, :, None], axis=2, dtype=jnp.int32).reshape(-1)
     forth, back = sort_by_expert(keys, plan.experts_per_shard + 1, choices.sort_key)
     forth = tag(forth, "routing_received_sort_indices")
-    if choices.inverse == "reuse" and back is None:
+    if plan.backward_inverse == "reuse" and back is None:
         with jax.named_scope("inverse"):
-            back = invert(forth, "argsort")
+            back = invert(forth, choices.inverse)
     return Order(forth, None if back is None else tag(back, "routing_received_positions"))
 
 
@@ -190,9 +190,9 @@ def _combine_backward(
 ) -> tuple[jax.Array, jax.Array, None]:
     rows, weights, send = residuals
     sort_indices = send.sort_indices
-    if plan.inverse != "reuse":
+    if plan.backward_inverse != "reuse":
         with jax.named_scope("inverse"):
-            sort_indices = invert(send.positions, plan.inverse)
+            sort_indices = invert(send.positions, plan.backward_inverse)
     slots, filled = _slots_of_rows(plan, send, sort_indices)
     d_sums = jnp.where(filled[:, None], d_out[slots // plan.top_k].astype(jnp.float32), 0.0)
     d_rows = (d_sums * weights[slots][:, None]).astype(rows.dtype)

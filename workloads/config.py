@@ -75,6 +75,7 @@ class Choices:
     sort).
     inverse: how a permutation is inverted where its inverse is needed: `argsort`, `scatter`, or `reuse`
     (inverted once by argsort in the forward pass and handed on; the backward re-derives nothing).
+    backward_inverse: the same choice for the backward pass alone: `same` as `inverse`, or one of its values.
     activations: `repeat` (copy every token top_k times, then gather) or `gather` (gather from the originals).
     validity: the permutation that puts valid rows first, `recompute` per call, `cached` once per
     layer, or `none` where a workload has no mask to sort.
@@ -86,6 +87,12 @@ class Choices:
     activations: str = "gather"
     validity: str = "recompute"
     across_remat: str = "recompute"
+    backward_inverse: str = "same"
+
+    @property
+    def inverse_in_backward(self) -> str:
+        """How the backward pass inverts a permutation: `argsort`, `scatter` or `reuse`."""
+        return self.inverse if self.backward_inverse == "same" else self.backward_inverse
 
 
 CHOICE_VALUES = {
@@ -94,6 +101,7 @@ CHOICE_VALUES = {
     "activations": ("repeat", "gather"),
     "validity": ("none", "recompute", "cached"),
     "across_remat": ("recompute", "saved"),
+    "backward_inverse": ("same", "argsort", "scatter", "reuse"),
 }
 
 

@@ -47,16 +47,17 @@ def moe(
         params = ExpertWeights(*(lax.all_gather(leaf, EP, tiled=True) for leaf in params))
     with jax.named_scope("dispatch"):
         sort_indices, positions, group_sizes = route_local(experts.reshape(-1), config, choices)
-        reuse = choices.inverse == "reuse"
+        method = choices.inverse_in_backward
+        reuse = method == "reuse"
         to_rows = Order(sort_indices, positions if reuse else None)
         if choices.activations == "repeat":
-            rows = take(choices.inverse, jnp.repeat(x, config.top_k, axis=0), to_rows)
+            rows = take(method, jnp.repeat(x, config.top_k, axis=0), to_rows)
         else:
-            rows = take_tokens(choices.inverse, config.top_k, x, to_rows)
+            rows = take_tokens(method, config.top_k, x, to_rows)
     with jax.named_scope("experts"):
         rows = feed_forward(rows, params, group_sizes)
     with jax.named_scope("combine"):
-        slots = take(choices.inverse, rows, Order(positions, sort_indices if reuse else None))
+        slots = take(method, rows, Order(positions, sort_indices if reuse else None))
         by_token = slots.reshape(x.shape[0], config.top_k, x.shape[1]).astype(jnp.float32)
         return jnp.sum(by_token * weights[:, :, None], axis=1).astype(x.dtype)
 

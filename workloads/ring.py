@@ -200,11 +200,11 @@ def _combine_backward(
 ) -> tuple[jax.Array, jax.Array, None]:
     rows, weights, routing = residuals
     span = span_of(routing.group_sizes, plan)
-    if plan.choices.inverse == "reuse":
+    if plan.choices.inverse_in_backward == "reuse":
         sort_indices = routing.sort_indices
     else:
         with jax.named_scope("inverse"):
-            sort_indices = invert(routing.positions, plan.choices.inverse)
+            sort_indices = invert(routing.positions, plan.choices.inverse_in_backward)
     slots = _local_slots(sort_indices, span, plan)
     d_sums = plan.kernels.gather(d_out, slots // plan.top_k, span.num_valid).astype(jnp.float32)
     d_rows = (d_sums * weights[slots][:, None]).astype(rows.dtype)

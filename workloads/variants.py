@@ -71,6 +71,11 @@ _PERMUTE_WORKLOAD = _workload(
         "gather, with every permutation inverted by an O(N) scatter instead of an argsort",
     ),
     (
+        "gather+backward-scatter",
+        replace(_GATHER, backward_inverse="scatter"),
+        "gather, with only the backward's own inversions by an O(N) scatter instead of an argsort",
+    ),
+    (
         "gather+reuse",
         replace(_GATHER, inverse="reuse"),
         "gather, with the backward handed both permutations instead of inverting one again",
@@ -209,6 +214,11 @@ def check_choices(workload: str, choices: Choices, config: Config) -> None:
     """Raise WorkloadError with the reason if a workload cannot route that way, or not with that
     configuration.
     """
+    if choices.inverse == "reuse" and choices.inverse_in_backward != "reuse":
+        raise WorkloadError(
+            f"inverse reuse cannot combine with backward_inverse {choices.backward_inverse}: the backward is handed "
+            "the inverse, so there is nothing left to invert; use backward_inverse=same, or inverse=argsort."
+        )
     if choices.sort_key == "counting" and choices.inverse != "reuse":
         raise WorkloadError(
             f"sort_key counting cannot combine with inverse {choices.inverse}: counting yields the inverse itself, "

@@ -81,6 +81,7 @@ def test_sizes_that_do_not_fit(change, message):
         ("ring", "sort_key=quick", {}, "sort_key is one of stable, packed, counting, not 'quick'"),
         ("ring", "key=packed", {}, "names no choice 'key'"),
         ("ring", "sort_key=counting,inverse=scatter", {}, "counting yields the inverse itself"),
+        ("permute", "inverse=reuse,backward_inverse=scatter", {}, "nothing left to invert"),
         ("ring", "activations=repeat", {}, "would mostly go unread"),
         ("ring", "validity=none", {}, "has to put those first"),
         ("permute", "validity=cached", {}, "no mask is sorted"),

@@ -40,6 +40,10 @@ def configs(draw):
     )
 
 
+RING = ["recompute", "cached", "cached+counting", "recompute+packed", "inverse=scatter,backward_inverse=reuse"]
+A2A = ["recompute", "counting", "saved", "inverse=argsort,backward_inverse=scatter"]
+
+
 def assert_is_the_oracle(workload: str, variant: str, config) -> None:
     program = compiled(build(workload, variant, config, "check", jax.devices()))
     args = program.make_args()
@@ -59,14 +63,14 @@ def assert_is_the_oracle(workload: str, variant: str, config) -> None:
 
 @pytest.mark.slow
 @few
-@given(config=configs(), variant=st.sampled_from(["recompute", "cached", "cached+counting", "recompute+packed"]))
+@given(config=configs(), variant=st.sampled_from(RING))
 def test_ring(config, variant):
     assert_is_the_oracle("ring", variant, config)
 
 
 @pytest.mark.slow
 @few
-@given(config=configs(), variant=st.sampled_from(["recompute", "counting", "saved"]))
+@given(config=configs(), variant=st.sampled_from(A2A))
 def test_a2a(config, variant):
     assert_is_the_oracle("a2a", variant, config)
 

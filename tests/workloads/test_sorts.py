@@ -20,6 +20,7 @@ EXPECTED = {
     ("permute", "repeat+scatter"): (1, 1, 0),
     ("permute", "gather"): (2, 2, 1),
     ("permute", "gather+scatter"): (1, 1, 0),
+    ("permute", "gather+backward-scatter"): (2, 2, 0),
     ("permute", "gather+reuse"): (2, 2, 0),
     ("permute", "gather+saved"): (2, 0, 0),
     ("permute", "gather+packed"): (1, 1, 0),

@@ -24,7 +24,8 @@ def _parts(err: str) -> dict[str, float]:
 
 def _check(err: str, *parts: str) -> None:
     found = _parts(err)
-    assert tuple(found) == ("starting", *parts, "all")
+    # The order is that of the process's first use of each part, and other tests used them before.
+    assert set(found) == {"starting", *parts, "all"}
     assert all(seconds >= 0 for name, seconds in found.items() if name != "starting")
     assert sum(found.values()) - found["all"] == pytest.approx(found["all"], abs=0.01)
 
@@ -40,4 +41,4 @@ def test_diff_says_what_its_parts_cost(run, ring_run):
     code, out, err = run("diff", "--timings", "--json", str(ring_run))
     assert code == 0
     assert out == run("diff", "--json", str(ring_run))[1]
-    assert set(_parts(err)) == {"starting", "imports", "reading", "counting", "comparing", "showing", "all"}
+    _check(err, "imports", "reading", "counting", "comparing", "showing")

@@ -17,7 +17,6 @@ from typing import Any
 from analyzers.counting.buffers import Buffer, Buffers, buffers
 from analyzers.counting.hlo import Module
 from analyzers.counting.liveness import Peak, live_peak
-from analyzers.counting.scopes import Pass
 from analyzers.counting.sites import Site, compiled_sites, path_of
 from analyzers.errors import UserError
 from analyzers.reading.decoding import MalformedError, decode
@@ -105,14 +104,7 @@ class CompiledProgram:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Most memory one device needs: the compiler's figure, else all allocations.
-
-        jaxlib's figure for CPUs leaves temporary memory out (seen: smaller than that alone); it is not used then.
-        """
-        memory = self.record.compiled.memory
-        own = memory.peak_bytes if memory else 0
-        if memory and own > memory.temp_bytes:
-            return own
+        """Memory that one device must have to run it: all allocations, see `Buffers.allocated_bytes`."""
         return self.buffers.allocated_bytes if self.buffers else None
 
     @property
@@ -147,24 +139,7 @@ def repeated_buffers(program: CompiledProgram) -> tuple[Buffer, ...]:
     size = program.record.compiled.top_k_buffer_bytes
     if program.buffers is None or not size:
         return ()
-    return repeats_in(program.module, program.buffers, size)
-
-
-def repeats_in(module: Module, found: Buffers, size_bytes: int) -> tuple[Buffer, ...]:
-    """Return the buffers of the forward pass that repeated rows fill and whose data are of this size.
-
-    In memory they can be bigger: a TPU tiles the last two dimensions (seen on v6e: 6 rows take the space of 8).
-    """
-    return tuple(
-        b
-        for b in found.buffers
-        if b.repeats and b.pass_ in (Pass.FORWARD, Pass.RECOMPUTE) and _data_bytes(module, b) == size_bytes
-    )
-
-
-def _data_bytes(module: Module, buffer: Buffer) -> int:
-    shape = module.instructions[buffer.instruction].shape
-    return next((s.size_bytes for s in (shape, *shape.elements) if str(s) == buffer.shape), buffer.size_bytes)
+    return program.buffers.repeats(size)
 
 
 def is_compile_result(path: Path) -> bool:

@@ -19,6 +19,7 @@ from analyzers.counting.facts import FileFacts, OpFacts, file_facts
 from analyzers.counting.hlo import Module
 from analyzers.counting.hosts import aligned, device_names, file_caveats, missing_devices, unreadable
 from analyzers.counting.kinds import Kind
+from analyzers.counting.liveness import Peak, live_peak
 from analyzers.counting.routing import CompiledSorts, compiled_sorts
 from analyzers.counting.scopes import DEFAULT_PATTERNS, Pass, ScopePatterns
 from analyzers.counting.totals import PASSES, Totals
@@ -101,14 +102,18 @@ class Trace:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Most memory one device holds while it runs the module: the compiler's figure, else all allocations.
+        """Memory that one device must have to run the module: all allocations, see `Buffers.allocated_bytes`.
 
-        jaxlib's figure for CPUs leaves temporary memory out (seen: smaller than that alone); it is not used then.
+        Without a buffer assignment it is the compiler's own figure; None where there is none either.
         """
-        own = self.variant.memory.peak_bytes if self.variant and self.variant.memory else 0
-        if self.buffers is None:
-            return own or None
-        return own if own > self.buffers.temp_bytes else self.buffers.allocated_bytes
+        if self.buffers is not None:
+            return self.buffers.allocated_bytes
+        return (self.variant.memory.peak_bytes or None) if self.variant and self.variant.memory else None
+
+    @cached_property
+    def peak(self) -> Peak | None:
+        """The moment at which most temporary memory is alive; None where no heap simulation is at hand."""
+        return live_peak(self.module) if self.module else None
 
     @cached_property
     def layers(self) -> tuple[int, ...]:

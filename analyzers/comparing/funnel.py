@@ -160,6 +160,9 @@ def _story(was: Sequence[Site], now: Sequence[Site], new: Sequence[Site]) -> tup
             return f"gone; probably one with that of the {pass_} pass in {path or 'no scope'}", True
         return "gone: merged with an equal one, or its result was not needed", True
     if not was:
+        scatters = {(s.pass_, s.path) for s in new if s.kind == Kind.SCATTER.value}
+        if now[0].kind == Kind.SORT.value and (now[0].pass_, now[0].path) in scatters:
+            return "made by the compiler, probably to sort the indices of the scatter that stands there", True
         return "new here: copied or moved from another scope, or made by the compiler", True
     left = _innermost(was)
     if _depth_max(now) < _depth_max(was) and left is not None:

@@ -10,7 +10,7 @@ from analyzers.comparing.diff import Unknown as NoSaving
 from analyzers.comparing.diff import diff
 from analyzers.comparing.funnel import Count, sorts
 from analyzers.comparing.statistics import Saving
-from analyzers.compiled import CompiledProgram, CompileResult, repeated_buffers, repeats_in
+from analyzers.compiled import CompiledProgram, CompileResult, repeated_buffers
 from analyzers.counting.kinds import Kind
 from analyzers.counting.scopes import Pass
 from analyzers.counting.sites import Site, compiled_sites
@@ -107,9 +107,7 @@ class TraceSubject:
             return Unknown("only a run knows the bytes of its dispatch input")
         if self.trace.buffers is None:
             return Unknown("no buffer assignment in it")
-        if self.trace.module is None:
-            return Unknown("the compiled module is not in it")
-        return bool(repeats_in(self.trace.module, self.trace.buffers, self.trace.variant.top_k_buffer_bytes))
+        return bool(self.trace.buffers.repeats(self.trace.variant.top_k_buffer_bytes))
 
     def saving(self, against: str) -> Saving | Unknown:
         """See `Subject`."""

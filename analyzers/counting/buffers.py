@@ -27,6 +27,7 @@ class Buffer:
     """One logical buffer that a module's instruction writes (parameters and constants are left out)."""
 
     size_bytes: int
+    """Bytes in memory; a TPU tiles the last two dimensions (seen on v6e: 6 rows take the space of 8)."""
     shape: str
     instruction: str
     opcode: str
@@ -34,6 +35,10 @@ class Buffer:
     pass_: Pass
     repeats: bool = False
     """Whether it holds copies of rows: a broadcast of an array, as `jnp.repeat` compiles to."""
+    data_bytes: int = 0
+    """Bytes of the data alone, without the padding of tiles."""
+    index: tuple[int, ...] = ()
+    """Which part of the instruction's result it is, where that is a tuple."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -42,19 +47,32 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffers:
-    """All buffers of one module, largest first, and the totals of its allocations in bytes."""
+class MemoryTotals:
+    """Bytes of the allocations of one module: what it takes on each device that runs it."""
 
-    buffers: tuple[Buffer, ...]
     temp_bytes: int
     argument_bytes: int
     allocated_bytes: int
-    """All allocations together: what one execution of the module holds at its peak, as every allocation lives as
-    long as the execution (temporary buffers share theirs over time)."""
+    """All allocations together: what one execution of the module holds, as every allocation lives as long as the
+    execution (temporary buffers share theirs over time). This is the peak that is compared, on every backend:
+    jaxlib's own figure leaves temporary memory out on CPU, and on TPU it can be that of another memory (seen on
+    TPU7x: the arguments plus the largest simulation of any memory, there vmem)."""
 
-    def of_size(self, size_bytes: int) -> tuple[Buffer, ...]:
-        """Return the buffers of exactly this size."""
-        return tuple(b for b in self.buffers if b.size_bytes == size_bytes)
+
+@dataclass(frozen=True, slots=True)
+class Buffers(MemoryTotals):
+    """All buffers of one module, largest first, and the totals of its allocations."""
+
+    buffers: tuple[Buffer, ...]
+
+    def of_size(self, data_bytes: int) -> tuple[Buffer, ...]:
+        """Return the buffers whose data are of exactly this size."""
+        return tuple(b for b in self.buffers if b.data_bytes == data_bytes)
+
+    def repeats(self, data_bytes: int) -> tuple[Buffer, ...]:
+        """Return the buffers of the forward pass, first run or recomputed, that repeated rows of this size fill."""
+        passes = (Pass.FORWARD, Pass.RECOMPUTE)
+        return tuple(b for b in self.of_size(data_bytes) if b.repeats and b.pass_ in passes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +117,23 @@ def buffers(module: Module) -> Buffers | None:
                 scope=effective_scope(module, instruction),
                 pass_=attributions[name].pass_,
                 repeats=_repeats(module, instruction),
+                data_bytes=shape.size_bytes,
+                index=tuple(location.shape_index),
             )
         )
     found.sort(key=lambda b: (-b.size_bytes, b.scope, b.instruction))
+    totals = memory_totals(module)
+    assert totals is not None
+    return Buffers(totals.temp_bytes, totals.argument_bytes, totals.allocated_bytes, tuple(found))
+
+
+def memory_totals(module: Module) -> MemoryTotals | None:
+    """Return the totals of the module's allocations, None if its HloProto carries no buffer assignment."""
+    assignment = module.proto.buffer_assignment
+    if not assignment.buffer_allocations:
+        return None
     allocations = [a for a in assignment.buffer_allocations if a.color == HBM]
-    return Buffers(
-        buffers=tuple(found),
+    return MemoryTotals(
         temp_bytes=sum(
             a.size
             for a in allocations

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from analyzers.caveats import Caveat
 from analyzers.counting.arrays import counts, side_by_side, sums, take
+from analyzers.counting.buffers import MemoryTotals, memory_totals
 from analyzers.counting.executions import Executions, executions
 from analyzers.counting.hlo import Module
 from analyzers.counting.kinds import Kind, kind, kind_by_name, sorts_in
@@ -69,6 +70,8 @@ class FileFacts:
     """Name of the module whose runs are the steps."""
     module: Module | None
     """That module; None where its HLO is not at hand."""
+    memory: MemoryTotals | None
+    """What that module takes on each device of this file; None where no buffer assignment is at hand."""
     step_labels: tuple[int, ...]
     step_source: str
     ops: tuple[OpFacts, ...]
@@ -133,13 +136,15 @@ def file_facts(
         lambda: totals(done, steps, ("pass", "layer", "chunk"), only=on_tensor_core),
         lambda: totals(done, steps, ("op", "layer", "chunk"), only=sorting),
     )
+    steps_of = done.programs[steps.program].module if steps.program >= 0 else None
     return FileFacts(
         path=columns.path,
         hostname=columns.hostname,
         device_types=_device_types(columns),
         devices=done.events.devices,
         module_name=done.programs[steps.program].name if steps.program >= 0 else "",
-        module=done.programs[steps.program].module if steps.program >= 0 else None,
+        module=steps_of,
+        memory=memory_totals(steps_of) if steps_of else None,
         step_labels=steps.labels,
         step_source=steps.source,
         ops=ops,

@@ -7,10 +7,12 @@ module's flattened schedule.
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 from analyzers.counting.buffers import HBM, Buffer, without_numbers
 from analyzers.counting.hlo import Module, Shape
@@ -148,10 +150,24 @@ def _lives_of_simulation(module: Module, values: _Values) -> Lives | None:
 
 
 def _highest(ranges: Mapping[Where, tuple[int, int]], values: _Values) -> tuple[int, int]:
-    """Return the position at which most bytes are alive, and how many; a slot counts once."""
-    best = (0, 0)
-    for at in sorted({start for start, _ in ranges.values()}):
-        size = sum(values.sizes[where] for where in _alive(ranges, values, at))
+    """Return the position at which most bytes are alive, and how many; a slot counts once, as its largest value."""
+    by_start = sorted(ranges, key=lambda where: ranges[where][0])
+    ending: list[tuple[int, Where]] = []
+    slots: dict[tuple[int, int], dict[Where, int]] = defaultdict(dict)
+    size, best = 0, (0, 0)
+    for at, starting in groupby(by_start, key=lambda where: ranges[where][0]):
+        while ending and ending[0][0] < at:
+            where = heapq.heappop(ending)[1]
+            slot = slots[values.slots[where]]
+            before = max(slot.values())
+            del slot[where]
+            size += max(slot.values(), default=0) - before
+        for where in starting:
+            slot = slots[values.slots[where]]
+            before = max(slot.values(), default=0)
+            slot[where] = values.sizes[where]
+            size += max(slot.values()) - before
+            heapq.heappush(ending, (ranges[where][1], where))
         if size > best[1]:
             best = at, size
     return best
@@ -182,7 +198,14 @@ def _buffer(module: Module, where: Where, size: int, attributions: Mapping[str, 
         inner = list(module.fused(instruction))
         opcode = f"fusion of {inner[-1].opcode}" if inner else opcode
     return Buffer(
-        size, str(shape), name, opcode, effective_scope(module, instruction), getattr(found, "pass_", Pass.UNKNOWN)
+        size_bytes=size,
+        shape=str(shape),
+        instruction=name,
+        opcode=opcode,
+        scope=effective_scope(module, instruction),
+        pass_=getattr(found, "pass_", Pass.UNKNOWN),
+        data_bytes=shape.size_bytes,
+        index=index,
     )
 
 
@@ -206,14 +229,14 @@ def peak_change(a: Peak, b: Peak, removed: tuple[Buffer, ...]) -> PeakChange:
     """Compare two peaks; `removed` are the buffers of A that B has no more, by shape and scope."""
     keys_a = [live.buffer for live in a.alive]
     keys_b = [live.buffer for live in b.alive]
-    at_peak = {live.buffer.instruction for live in a.alive}
+    at_peak = {(live.buffer.instruction, live.buffer.index) for live in a.alive}
     return PeakChange(
         a_bytes=a.size_bytes,
         b_bytes=b.size_bytes,
         only_a=_without(keys_a, keys_b),
         only_b=_without(keys_b, keys_a),
         same_place=(a.pass_, without_numbers(a.scope)) == (b.pass_, without_numbers(b.scope)),
-        removed_alive=tuple(x for x in removed if x.instruction in at_peak),
+        removed_alive=tuple(x for x in removed if (x.instruction, x.index) in at_peak),
         removed=removed,
     )
 
@@ -224,6 +247,8 @@ def _without(these: list[Buffer], those: list[Buffer]) -> tuple[Buffer, ...]:
         left[buffer.shape] += 1
     result = []
     for buffer in these:
+        if buffer.shape.startswith("("):
+            continue  # a table of pointers
         if left[buffer.shape]:
             left[buffer.shape] -= 1
         else:

@@ -46,8 +46,10 @@ class Site:
     why_unknown: str
 
 
-_BOOKKEEPING = frozenset({"AllocateBuffer", "PrepareAsyncCallStart", "PrepareAsyncCallDone", "Sharding"})
-"""Custom calls of the compiler itself that do no work (seen in modules for TPU7x)."""
+_BOOKKEEPING = frozenset(
+    {"AllocateBuffer", "ConcatBitcast", "PrepareAsyncCallStart", "PrepareAsyncCallDone", "Sharding"}
+)
+"""Custom calls of the compiler itself that do no work (seen in modules for v6e and TPU7x)."""
 
 _JAX_SEGMENTS = frozenset(
     {

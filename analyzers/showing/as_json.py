@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from analyzers.caveats import Caveat
@@ -13,6 +14,7 @@ from analyzers.comparing.diff import Diff, TimeDelta, Unknown
 from analyzers.comparing.statistics import Estimate, Saving
 from analyzers.counting.buffers import Buffer
 from analyzers.counting.hosts import host_names, ops_of, programs_of
+from analyzers.showing.buffer_tables import alive_json
 from analyzers.trace import Blocks, SortRow, Trace
 
 SCHEMA_VERSION = 1
@@ -105,7 +107,13 @@ def _hosts(trace: Trace) -> list[dict[str, Any]]:
     """The files of the first session."""
     session = trace.sessions[0]
     return [
-        {"name": host, "path": file.path, "devices": len(file.devices), "steps": list(file.step_labels)}
+        {
+            "name": host,
+            "path": file.path,
+            "devices": len(file.devices),
+            "steps": list(file.step_labels),
+            "memory_per_device": asdict(file.memory) if file.memory else None,
+        }
         for host, file in zip(host_names(session), session, strict=True)
     ]
 
@@ -119,6 +127,7 @@ def _memory(trace: Trace) -> dict[str, Any]:
         "dispatch_input_bytes": variant.dispatch_input_bytes if variant else None,
         "top_k_buffer_bytes": variant.top_k_buffer_bytes if variant else None,
         "buffers": [_buffer(b) for b in found.buffers] if found else None,
+        "alive_at_peak": alive_json(trace.peak),
     }
 
 

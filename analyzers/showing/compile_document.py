@@ -9,10 +9,10 @@ from typing import Any
 
 from analyzers.comparing.funnel import Count, Place, count, funnel, places, steps
 from analyzers.compiled import CompiledProgram, repeated_buffers
-from analyzers.counting.buffers import Buffer, changes
+from analyzers.counting.buffers import changes
 from analyzers.counting.kinds import Kind
-from analyzers.counting.liveness import Peak, peak_change
 from analyzers.counting.sites import Site
+from analyzers.showing.buffer_tables import alive_json, buffer_table, peak_story, peak_table
 from analyzers.showing.format import NOT_AVAILABLE, ratio, short_scope, size
 from analyzers.showing.tables import Cell, Column, Document, Paragraph, Table, cells
 
@@ -151,81 +151,25 @@ def _memory(program: CompiledProgram, top: int) -> list[Table | Paragraph]:
     if found is None:
         return [Paragraph(f"Buffers: {NOT_AVAILABLE}, the compiler gave no buffer assignment.")]
     reference = program.record.compiled.dispatch_input_bytes
+    devices = program.module.num_devices or 1
+    at_once = f" allocated, {size(program.peak.size_bytes)} of it alive at once" if program.peak else ""
     totals = (
-        f"Memory per device: peak {size(program.peak_bytes)}, temporary {size(found.temp_bytes)}, "
-        f"arguments {size(found.argument_bytes)}"
+        f"Memory {f'on each of {devices} devices' if devices > 1 else 'on the device'}: peak {size(program.peak_bytes)}"
+        f"{at_once}; temporary {size(found.temp_bytes)}, arguments {size(found.argument_bytes)}"
         + (f"; dispatch input of a layer {size(reference)}" if reference else "")
     )
     parts: list[Table | Paragraph] = [Paragraph(totals)]
-    lives = {live.buffer.instruction for live in program.peak.alive} if program.peak else set()
     parts.append(
-        _buffer_table(
+        buffer_table(
             f"Largest buffers ({min(top, len(found.buffers))} of {len(found.buffers)})",
             found.buffers[:top],
             reference,
-            lives,
+            program.peak,
         )
     )
     if program.peak is not None:
-        parts.append(_peak_table(program.peak, reference, top))
+        parts.append(peak_table(program.peak, found, reference, top))
     return parts
-
-
-def _buffer_table(title: str, rows: Sequence[Buffer], reference: int, alive: set[str]) -> Table:
-    return Table(
-        title,
-        (
-            Column("shape", numeric=False),
-            Column("made by", numeric=False),
-            Column("pass", numeric=False),
-            Column("size"),
-            Column("× dispatch input"),
-            Column("at peak", numeric=False),
-            Column("scope", numeric=False),
-        ),
-        tuple(
-            cells(
-                b.shape,
-                b.opcode,
-                b.pass_.value,
-                size(b.size_bytes),
-                ratio(b.size_bytes, reference),
-                "alive" if b.instruction in alive else "",
-                short_scope(b.scope),
-            )
-            for b in rows
-        ),
-    )
-
-
-def _peak_table(peak: Peak, reference: int, top: int) -> Table:
-    rows = [
-        cells(
-            live.buffer.shape,
-            live.buffer.opcode,
-            live.buffer.pass_.value,
-            size(live.buffer.size_bytes),
-            ratio(live.buffer.size_bytes, reference),
-            f"{live.start}–{live.end}",
-            short_scope(live.buffer.scope),
-        )
-        for live in peak.alive[:top]
-    ]
-    what = "" if peak.with_arguments else ", temporary memory alone"
-    return Table(
-        f"Alive at the peak, {size(peak.size_bytes)} at {peak.instruction} in the {peak.pass_.value} pass, "
-        f"{short_scope(peak.scope)} ({len(rows)} of {len(peak.alive)}{what})",
-        (
-            Column("shape", numeric=False),
-            Column("made by", numeric=False),
-            Column("pass", numeric=False),
-            Column("size"),
-            Column("× dispatch input"),
-            Column("lives from–to"),
-            Column("scope", numeric=False),
-        ),
-        tuple(rows),
-    )
 
 
 def compile_diff_document(a: CompiledProgram, b: CompiledProgram, top: int = 10) -> Document:
@@ -238,7 +182,7 @@ def compile_diff_document(a: CompiledProgram, b: CompiledProgram, top: int = 10)
         parts.append(Paragraph(f"Buffers: {NOT_AVAILABLE}, the compiler gave no buffer assignment."))
     else:
         parts += _buffer_comparison(a, b, top)
-        parts += [Paragraph(line) for line in peak_story(a, b)]
+        parts += [Paragraph(line) for line in _peak_lines(a, b)]
     return Document(f"{a.name} → {b.name} on {a.manifest.target}", tuple(parts))
 
 
@@ -311,53 +255,30 @@ def _buffer_comparison(a: CompiledProgram, b: CompiledProgram, top: int) -> list
 
 
 def top_k_lines(a: CompiledProgram, b: CompiledProgram) -> list[str]:
-    """Return sentences on the buffer that `top_k` repeats of the tokens fill: who has it, in which pass."""
+    """Return sentences on the buffer that `top_k` repeats of the tokens fill: who has it, in which pass.
+
+    Nothing for a workload whose variants never repeat tokens.
+    """
     bytes_ = a.record.compiled.top_k_buffer_bytes
-    if not bytes_ or a.buffers is None or b.buffers is None:
+    found = {program.name: repeated_buffers(program) for program in (a, b)}
+    if not bytes_ or not (any(found.values()) or a.manifest.workload == "permute"):
         return []
-    dispatch = a.record.compiled.dispatch_input_bytes
+    times = f"{bytes_ / a.record.compiled.dispatch_input_bytes:.1f} × the dispatch input, {size(bytes_)} of data"
     lines = []
-    for program in (a, b):
-        found = repeated_buffers(program)
-        where = ", ".join(f"{x.shape} in the {x.pass_.value} pass ({size(x.size_bytes)} in memory)" for x in found)
+    for name, buffers in found.items():
+        where = ", ".join(f"{x.shape} ({x.pass_.value} pass, {size(x.size_bytes)} in memory)" for x in buffers)
         lines.append(
-            f"{program.name}: {where} of {bytes_ / dispatch:.1f} × the dispatch input ({size(bytes_)}) is filled by "
-            "repeating tokens"
-            if found
-            else f"{program.name}: no buffer of the forward pass is filled by repeating tokens top_k times"
+            f"{name}: tokens repeated top_k times, {times}, fill {where}."
+            if buffers
+            else f"{name}: no buffer of the forward pass holds tokens repeated top_k times ({times})."
         )
     return lines
 
 
-def peak_story(a: CompiledProgram, b: CompiledProgram) -> list[str]:
-    """Return in sentences why the peak moved or did not."""
+def _peak_lines(a: CompiledProgram, b: CompiledProgram) -> list[str]:
     if a.peak is None or b.peak is None or a.buffers is None or b.buffers is None:
         return [f"Peak: {NOT_AVAILABLE}, the compiler gave no live ranges."]
-    removed = tuple(c.example for c in changes(a.buffers, b.buffers) if c.count_b == 0)
-    found = peak_change(a.peak, b.peak, removed)
-    where = f"{short_scope(b.peak.scope)} in the {b.peak.pass_.value} pass"
-    if found.a_bytes == found.b_bytes:
-        lines = [f"The peak does not move: {size(found.a_bytes)} are alive at it in both, at {where}."]
-    else:
-        word = "falls" if found.b_bytes < found.a_bytes else "rises"
-        lines = [
-            f"The peak {word} by {size(abs(found.b_bytes - found.a_bytes))}: {size(found.a_bytes)} → "
-            f"{size(found.b_bytes)}, now at {where}."
-        ]
-    for buffer in found.removed[:1]:
-        alive = buffer in found.removed_alive
-        lines.append(
-            f"The largest buffer that {b.name} no longer has, {buffer.shape} ({size(buffer.size_bytes)}, "
-            f"{buffer.pass_.value} pass, {short_scope(buffer.scope)}), was {'alive' if alive else 'not alive'} at "
-            f"{a.name}'s peak"
-            + ("." if alive else f", which is at {short_scope(a.peak.scope)}: removing it cannot lower that peak.")
-        )
-    if found.a_bytes != found.b_bytes:
-        for name, only in ((a.name, found.only_a), (b.name, found.only_b)):
-            if only:
-                first = ", ".join(f"{x.shape} ({size(x.size_bytes)})" for x in only[:3])
-                lines.append(f"Alive at the peak of {name} only: {first}.")
-    return lines
+    return peak_story(a.name, b.name, (a.buffers, b.buffers), (a.peak, b.peak))
 
 
 def compile_json(programs: Sequence[CompiledProgram]) -> str:
@@ -367,7 +288,7 @@ def compile_json(programs: Sequence[CompiledProgram]) -> str:
 
 
 def _program(program: CompiledProgram) -> dict[str, Any]:
-    about, found, peak = program.manifest, program.buffers, program.peak
+    about, found = program.manifest, program.buffers
     return {
         "name": program.name,
         "path": str(program.folder),
@@ -401,20 +322,7 @@ def _program(program: CompiledProgram) -> dict[str, Any]:
             "argument_bytes": found.argument_bytes if found else None,
             "dispatch_input_bytes": program.record.compiled.dispatch_input_bytes or None,
             "top_k_buffer_bytes": program.record.compiled.top_k_buffer_bytes or None,
-            "alive_at_peak": [
-                {
-                    "size_bytes": live.buffer.size_bytes,
-                    "shape": live.buffer.shape,
-                    "instruction": live.buffer.instruction,
-                    "scope": live.buffer.scope,
-                    "pass": live.buffer.pass_.value,
-                    "start": live.start,
-                    "end": live.end,
-                }
-                for live in peak.alive
-            ]
-            if peak
-            else None,
+            "alive_at_peak": alive_json(program.peak),
             "buffers": [
                 {
                     "size_bytes": b.size_bytes,

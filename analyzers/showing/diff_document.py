@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from analyzers.comparing.diff import Diff, TimeDelta, Unknown
 from analyzers.comparing.statistics import Verdict
+from analyzers.showing.buffer_tables import peak_story
 from analyzers.showing.format import (
     NOT_AVAILABLE,
     change,
@@ -52,7 +53,7 @@ def diff_document(diff: Diff, top: int = 10) -> Document:
         _op_table(diff, a, b),
         _buffer_totals(diff, a, b),
         _buffer_changes(diff, a, b, top),
-        *(Paragraph(line) for line in top_k_lines(diff)),
+        *(Paragraph(line) for line in (*top_k_lines(diff), *_peak_lines(diff))),
     ]
     return Document(f"{a} → {b}", tuple(parts), (*_footnotes(diff), *(c.message for c in diff.caveats)))
 
@@ -314,6 +315,13 @@ def top_k_lines(diff: Diff) -> list[str]:
         )
         lines.append(f"  {name}: {have}; {repeated}")
     return lines
+
+
+def _peak_lines(diff: Diff) -> list[str]:
+    a, b = diff.a, diff.b
+    if a.buffers is None or b.buffers is None or a.peak is None or b.peak is None:
+        return []
+    return peak_story(*names(diff), (a.buffers, b.buffers), (a.peak, b.peak))
 
 
 def _footnotes(diff: Diff) -> tuple[str, ...]:

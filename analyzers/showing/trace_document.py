@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from analyzers.comparing.statistics import estimate
-from analyzers.counting.hosts import num_devices, ops_of, programs_of
+from analyzers.counting.hosts import host_names, num_devices, ops_of, programs_of
+from analyzers.showing.buffer_tables import buffer_table, peak_table
 from analyzers.showing.devices_document import device_table
-from analyzers.showing.format import NOT_AVAILABLE, estimate_us, executions, microseconds, ratio, short_scope, size
+from analyzers.showing.format import NOT_AVAILABLE, estimate_us, executions, microseconds, short_scope, size
 from analyzers.showing.tables import Cell, Column, Document, Paragraph, Table, cells
 from analyzers.trace import Trace
+
+_AT_PEAK = 5
+"""Buffers to list that are alive at the peak."""
 
 
 def trace_document(trace: Trace, top: int = 10) -> Document:
@@ -19,7 +23,7 @@ def trace_document(trace: Trace, top: int = 10) -> Document:
     parts.append(_op_table(trace, top))
     if len(trace.sessions[0][0].programs) > 1:
         parts.append(_program_table(trace))
-    parts.append(_buffer_part(trace, top))
+    parts += _buffer_parts(trace, top)
     return Document(heading(trace), tuple(parts), tuple(c.message for c in trace.caveats))
 
 
@@ -160,17 +164,11 @@ def _program_table(trace: Trace) -> Table:
     )
 
 
-def _buffer_part(trace: Trace, top: int) -> Table | Paragraph:
+def _buffer_parts(trace: Trace, top: int) -> list[Table | Paragraph]:
     found = trace.buffers
     if found is None:
-        return Paragraph(f"Buffers: {NOT_AVAILABLE}, the trace holds no buffer assignment of the module.")
+        return [Paragraph(f"Buffers: {NOT_AVAILABLE}, the trace holds no buffer assignment of the module.")]
     reference = trace.variant.dispatch_input_bytes if trace.variant else None
-    rows = [
-        cells(
-            b.shape, b.opcode, b.pass_.value, size(b.size_bytes), ratio(b.size_bytes, reference), short_scope(b.scope)
-        )
-        for b in found.buffers[:top]
-    ]
     totals = ", ".join(
         f"{what} {size(count)}"
         for what, count in (
@@ -179,15 +177,35 @@ def _buffer_part(trace: Trace, top: int) -> Table | Paragraph:
             ("arguments", found.argument_bytes),
         )
     )
-    return Table(
-        f"Largest buffers ({len(rows)} of {len(found.buffers)}); {totals}",
-        (
-            Column("shape", numeric=False),
-            Column("made by", numeric=False),
-            Column("pass", numeric=False),
-            Column("size"),
-            Column("× dispatch input"),
-            Column("scope", numeric=False),
-        ),
-        tuple(rows),
+    title = f"Largest buffers ({min(top, len(found.buffers))} of {len(found.buffers)}); per device {totals}"
+    parts: list[Table | Paragraph] = [buffer_table(title, found.buffers[:top], reference, trace.peak)]
+    if trace.peak is not None:
+        parts.append(peak_table(trace.peak, found, reference, min(top, _AT_PEAK)))
+    return [*parts, *_memory_by_host(trace)]
+
+
+def _memory_by_host(trace: Trace) -> list[Table | Paragraph]:
+    """Return what a device of each host takes, nothing for one host: hosts can run different compilations."""
+    session = trace.sessions[0]
+    if len(session) < 2:
+        return []
+    if len({file.memory for file in session}) == 1:
+        return [Paragraph(f"Memory: the same on each device of all {len(session)} hosts.")]
+    rows = [
+        cells(
+            host,
+            str(len(file.devices)),
+            *(size(n) for n in (memory.allocated_bytes, memory.temp_bytes, memory.argument_bytes)),
+        )
+        if (memory := file.memory)
+        else cells(host, str(len(file.devices)), *[NOT_AVAILABLE] * 3)
+        for host, file in zip(host_names(session), session, strict=True)
+    ]
+    columns = (
+        Column("host", numeric=False),
+        Column("devices"),
+        Column("peak"),
+        Column("temporary"),
+        Column("arguments"),
     )
+    return [Table("Memory on each device, by host: they run different compilations", columns, tuple(rows))]

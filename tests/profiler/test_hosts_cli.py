@@ -9,6 +9,7 @@ import pytest
 
 from analyzers.reading.protos import xplane_pb2
 from analyzers.showing.devices_document import device_table
+from analyzers.showing.trace_document import trace_document
 from analyzers.trace import load
 from profiler.cli.main import main
 from tests.builders.handmade import Op, handmade_proto, trips
@@ -294,3 +295,25 @@ def test_a_layer_scope_that_was_picked_there_names_the_loop(run, real_traces):
     assert set(roles().values()) == {"layer (a guess)"}
     assert set(roles("--layer-scope", "nothing").values()) == {"layer (a guess)"}
     assert set(roles("--layer-scope", "").values()) == {"layer"}
+
+
+def test_memory_is_told_by_host_where_hosts_run_different_compilations(ring_run):
+    trace = load(ring_run, variant="cached")
+    file = trace.sessions[0][0]
+    memory = file.memory
+    assert memory.allocated_bytes == trace.peak_bytes
+
+    def text(other):
+        hosts = replace(file, hostname="a"), replace(file, hostname="b", memory=other)
+        document = trace_document(replace(trace, sessions=(hosts,)))
+        return [part for part in document.parts if "Memory" in getattr(part, "title", getattr(part, "text", ""))]
+
+    (same,) = text(memory)
+    assert same.text == "Memory: the same on each device of all 2 hosts."
+    (table,) = text(replace(memory, temp_bytes=3 << 20))
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["a", "2", "506.64 KiB", "468.43 KiB", "21.06 KiB"],
+        ["b", "2", "506.64 KiB", "3.00 MiB", "21.06 KiB"],
+    ]
+    (table,) = text(None)
+    assert [cell.text for cell in table.rows[1]] == ["b", "2", "n/a", "n/a", "n/a"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from xml.etree import ElementTree
 
 from analyzers.comparing.budget import Check, Outcome
@@ -10,17 +10,21 @@ from analyzers.comparing.budget import Check, Outcome
 _WORDS = {Outcome.KEPT: "ok", Outcome.BROKEN: "BROKEN", Outcome.UNKNOWN: "cannot tell"}
 
 
-def lines(checks: Sequence[Check]) -> list[str]:
-    """Return one line per limit, and a last one that sums up."""
+Paint = Callable[[str, Outcome], str]
+
+
+def lines(checks: Sequence[Check], paint: Paint = lambda text, outcome: text) -> list[str]:
+    """Return one line per limit, and a last one that sums up; `paint` may colour the words of an outcome."""
     width = max(len(check.name) for check in checks)
-    text = [f"{check.name:<{width}}  {_sentence(check)}" for check in checks]
+    text = [f"{check.name:<{width}}  {_sentence(check, paint)}" for check in checks]
     counts = {outcome: sum(check.outcome is outcome for check in checks) for outcome in Outcome}
-    return [*text, ", ".join(f"{n} {_WORDS[outcome].lower()}" for outcome, n in counts.items() if n)]
+    total = [paint(f"{n} {_WORDS[outcome].lower()}", outcome) for outcome, n in counts.items() if n]
+    return [*text, ", ".join(total)]
 
 
-def _sentence(check: Check) -> str:
+def _sentence(check: Check, paint: Paint = lambda text, outcome: text) -> str:
     reason = f": {check.reason}" if check.reason else ""
-    return f"{_WORDS[check.outcome]}: measured {check.measured}, limit {check.allowed}{reason}"
+    return f"{paint(_WORDS[check.outcome], check.outcome)}: measured {check.measured}, limit {check.allowed}{reason}"
 
 
 def github_annotations(checks: Sequence[Check], file: str) -> list[str]:

@@ -103,6 +103,12 @@ def peak_story(a: str, b: str, buffers: tuple[Buffers, Buffers], peaks: tuple[Pe
             f"The peak {word} by {size(abs(found.b_bytes - found.a_bytes))}: {size(found.a_bytes)} → "
             f"{size(found.b_bytes)}{what}, now at {where}."
         ]
+    reserved = buffers[1].allocated_bytes - buffers[0].allocated_bytes
+    if found.a_bytes == found.b_bytes and reserved:
+        lines.append(
+            f"What is allocated {'falls' if reserved < 0 else 'rises'} by {size(abs(reserved))} all the same: the "
+            "compiler packs the buffers in another way."
+        )
     for buffer in found.removed[:1]:
         alive = buffer in found.removed_alive
         lines.append(

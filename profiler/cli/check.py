@@ -30,7 +30,7 @@ def command(budget: Path, path: str, junit: Path | None, github: bool, write: bo
     moe-prof check BUDGET.toml COMPILED --write
     moe-prof check BUDGET.toml COMPILED
     """
-    from analyzers.comparing.budget import exit_code, first_budget, hold, read_budget
+    from analyzers.comparing.budget import Outcome, exit_code, first_budget, hold, read_budget
     from analyzers.showing.budget_lines import github_annotations, junit_xml, lines
 
     if write:
@@ -41,8 +41,9 @@ def command(budget: Path, path: str, junit: Path | None, github: bool, write: bo
         return 0
     limits = read_budget(budget)
     checks = hold(limits, _subjects(path))
-    for line in lines(checks):
-        click.echo(line)
+    colors = {Outcome.KEPT: "green", Outcome.BROKEN: "red", Outcome.UNKNOWN: "yellow"}
+    for line in lines(checks, lambda text, outcome: click.style(text, fg=colors[outcome])):
+        click.echo(line, color=click.get_current_context().color)
     if github:
         for line in github_annotations(checks, str(budget)):
             click.echo(line)

@@ -17,7 +17,8 @@ from analyzers.counting.arrays import sums
 from analyzers.counting.buffers import Buffers, buffers
 from analyzers.counting.facts import FileFacts, OpFacts, file_facts
 from analyzers.counting.hlo import Module
-from analyzers.counting.hosts import aligned, device_names, file_caveats, missing_devices, unreadable
+from analyzers.counting.hosts import aligned, device_names, file_caveats, missing_devices, num_devices, unreadable
+from analyzers.counting.keeping import Keeper
 from analyzers.counting.kinds import Kind
 from analyzers.counting.liveness import Peak, live_peak
 from analyzers.counting.routing import CompiledSorts, compiled_sorts
@@ -144,7 +145,7 @@ class Trace:
                 keep &= keys["pass"] == PASSES.index(pass_)
             return keep
 
-        return self._samples(lambda file: file.by_place, chosen)
+        return self._samples(self._places_by_step, chosen)
 
     def self_ps_of_ops(self, wanted: Callable[[OpFacts], bool]) -> Blocks:
         """Self time per step in ps, mean over devices, of the ops that `wanted` picks."""
@@ -152,7 +153,7 @@ class Trace:
         def chosen(file: FileFacts) -> NDArray[np.bool_]:
             return np.array([wanted(file.ops[k]) for k in file.by_op.groups["op"].tolist()], bool)
 
-        return self._samples(lambda file: file.by_op, chosen)
+        return self._samples(self._ops_by_step, chosen)
 
     @cached_property
     def step_wall_ps(self) -> Blocks:
@@ -217,21 +218,39 @@ class Trace:
         found = {int(k) for file in self._files() for k in np.unique(file.by_place.groups[key])}
         return tuple(sorted(found - {-1}))
 
-    def _samples(
-        self,
-        table_of: Callable[[FileFacts], Totals],
-        chosen: Callable[[FileFacts], NDArray[np.bool_]],
-    ) -> Blocks:
+    def _samples(self, by_step: tuple[_ByStep, ...], chosen: Callable[[FileFacts], NDArray[np.bool_]]) -> Blocks:
         blocks = []
-        for session in self.sessions:
-            steps = min(file.num_steps for file in session)
-            total = np.zeros(steps, np.int64)
-            devices = 0
-            for file in session:
-                total += table_of(file).self_ps_by_step[chosen(file), :steps].sum(axis=0)
-                devices += int(np.count_nonzero((file.step_wall_ps >= 0).any(axis=1)))
-            blocks.append(total / max(devices, 1))
+        for session, merged in zip(self.sessions, by_step, strict=True):
+            total = sum(table[chosen(file)].sum(axis=0) for file, table in merged)
+            blocks.append(total / max(num_devices(session), 1))
         return tuple(blocks)
+
+    @cached_property
+    def _ops_by_step(self) -> tuple[_ByStep, ...]:
+        return tuple(_by_step(session, lambda file: file.by_op) for session in self.sessions)
+
+    @cached_property
+    def _places_by_step(self) -> tuple[_ByStep, ...]:
+        return tuple(_by_step(session, lambda file: file.by_place) for session in self.sessions)
+
+
+_ByStep = tuple[tuple[FileFacts, NDArray[np.int64]], ...]
+"""Self time of all devices of a session by group and step: a file for each set of groups, and what all files of
+that set add up to, shape [groups, steps]."""
+
+
+def _by_step(session: Sequence[FileFacts], table_of: Callable[[FileFacts], Totals]) -> _ByStep:
+    """Add up the files of a session; those whose groups are the same (hosts of one program) become one table."""
+    steps = min(file.num_steps for file in session)
+    merged: dict[tuple[int, tuple[bytes, ...]], tuple[FileFacts, NDArray[np.int64]]] = {}
+    for file in session:
+        table = table_of(file)
+        # Equal ops are one tuple, see `Keeper`; where they are not, nothing is lost but a little time.
+        key = id(file.ops), tuple(column.tobytes() for column in table.groups.values())
+        own = table.self_ps_by_step()[:, :steps]
+        known = merged.get(key)
+        merged[key] = (file, own) if known is None else (known[0], known[1] + own)
+    return tuple(merged.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +291,7 @@ def load(path: str | os.PathLike[str], *, variant: str | None = None, options: L
         name=Path(where.rstrip("/")).name.removesuffix(".gz").removesuffix(".xplane.pb"),
         path=where,
         sessions=sessions,
-        module=sessions[0][0].module,
+        module=next((file.module for file in sessions[0] if file.module), None),
         variant=None,
         notes=notes,
     )
@@ -337,10 +356,11 @@ def _read(
     """Yield the facts of each file, in order."""
     reduction = _Reduction(modules, options.patterns, options.partial)
     paths = [file.source.path for file in files]
+    keeper = Keeper()
     for number, found in enumerate(map_files(reduction, files, options.workers, paths), start=1):
         if options.progress is not None:
             options.progress(number, len(files))
-        yield found
+        yield found if isinstance(found, Unreadable) else keeper.keep(found)
 
 
 def _sessions(
@@ -359,10 +379,9 @@ def _sessions(
         files = [file for file in session if not isinstance(file, Unreadable)]
         if not files:
             continue
-        # Hosts run one program: to keep it once is to keep memory flat over any number of them.
-        files[1:] = [replace(file, module=None) for file in files[1:]]
         kept, caveats = aligned(files)
         sessions.append(kept)
-        expected = files[0].module.num_devices if files[0].module else None
+        module = next((file.module for file in files if file.module), None)
+        expected = module.num_devices if module else None
         notes += (*caveats, *missing_devices(kept, expected))
     return tuple(sessions), tuple(dict.fromkeys(notes))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +87,7 @@ class FileFacts:
     """Time of device work that belongs to no compiled module (copies, memsets)."""
     caveats: tuple[Caveat, ...]
 
-    @cached_property
+    @property
     def sort_rows(self) -> NDArray[np.intp]:
         """Rows of `by_op` that are of sorts."""
         of_op = np.array([op.kind.is_sort for op in self.ops], np.int32)

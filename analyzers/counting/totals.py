@@ -58,9 +58,8 @@ class Totals:
     def _num_groups(self) -> int:
         return len(next(iter(self.groups.values())))
 
-    @cached_property
     def self_ps_by_step(self) -> NDArray[np.int64]:
-        """Self time of all devices, shape [groups, steps]."""
+        """Return the self time of all devices, shape [groups, steps]."""
         num_groups = self._num_groups
         cell = self.group.astype(np.int64) * self.num_steps + self.keys["step"]
         if num_groups * self.num_steps < 2**31:

@@ -9,7 +9,8 @@ PROTOC_VERSION := 1.76.0
 
 SOURCES_OF_BUILD := pyproject.toml constraints.txt $(wildcard setup.py analyzers/reading/*.[ch])
 FUZZ_RUNS ?= 300000
-FUZZ_TRACES ?= $(wildcard tests/data/*.xplane.pb)
+# Real traces whose lines are mutated: packed runs, or any .xplane.pb file.
+FUZZ_TRACES ?= $(wildcard tests/data/*.tar.xz)
 PROTOS := $(wildcard analyzers/reading/protos/*.proto)
 
 .PHONY: help demo notebooks test test-tpu test-tpu-here lint fuzz protos lock clean

@@ -1,11 +1,14 @@
 """Writes the inputs that fuzzing begins from: `python -m tests.fuzz.make_seeds OUT [TRACE...]`.
 
-Lines with every kind of event and stat there is, and the first kilobytes of the lines of traces that are named.
+Lines with every kind of event and stat there is, and the first kilobytes of the lines of real traces: those that
+are named, and those of every run that is packed in a named `.tar.xz`.
 """
 
 from __future__ import annotations
 
 import sys
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from analyzers.reading.protos import xplane_pb2
@@ -36,11 +39,24 @@ def lines() -> list[xplane_pb2.XLine]:
     return [both_clocks, every_stat, host, xplane_pb2.XLine()]
 
 
-def main(out: Path, traces: list[Path]) -> None:
+def traces_in(path: Path) -> Iterator[bytes]:
+    """Yield the trace that a file is, or each that is packed in it."""
+    if path.suffix != ".xz":
+        yield path.read_bytes()
+        return
+    with tarfile.open(path) as archive:
+        for member in archive:
+            if member.name.endswith(".xplane.pb"):
+                packed = archive.extractfile(member)
+                assert packed is not None
+                yield packed.read()
+
+
+def main(out: Path, named: list[Path]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     contents = [line.SerializeToString() for line in lines()]
-    for trace in traces:
-        for plane in xplane_pb2.XSpace.FromString(trace.read_bytes()).planes:
+    for trace in (trace for path in named for trace in traces_in(path)):
+        for plane in xplane_pb2.XSpace.FromString(trace).planes:
             for line in plane.lines:
                 while line.ByteSize() > MOST_BYTES:
                     del line.events[len(line.events) // 2 :]

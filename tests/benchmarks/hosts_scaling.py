@@ -107,10 +107,8 @@ def main() -> None:
     options = parser.parse_args()
     trace = synthetic_trace(options.events)
     print(f"{trace.stat().st_size / 1e6:.0f} MB per file\n")
-    print(
-        "| files | workers | s | CPU s | × perfect | largest process, MB | sum of peaks, MB | without file pages, MB |"
-    )
-    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print("| files | workers | s | CPU s | × perfect | memory of the largest process, MB | of all together, MB |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for files in options.files:
         with log_directory(trace, files) as log:
             alone = None

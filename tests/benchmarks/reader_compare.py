@@ -14,15 +14,11 @@ import argparse
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.benchmarks.reader_synthetic import write_trace
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.benchmarks.processes import ROOT, Measured, measure, moe_prof, parts, synthetic_trace
 
 _OURS = (
     "from analyzers.reading.xspace import read_xspace\n"
@@ -56,77 +52,83 @@ COMMANDS: Mapping[str, tuple[str, int]] = {
         "assert raw_to_tool_data.xspace_to_tool_data([{trace!r}], 'hlo_stats', {{}})[0]",
         10**7,
     ),
+    # It reads both folders anew: what it keeps beside a trace is deleted before each run.
+    "xprof diff_sessions, two such traces": (
+        "import json\n"
+        "from xprof.cli.tools.oss.diff_sessions_tool import diff_sessions\n"
+        "found = diff_sessions(\n"
+        "    baseline_session_id={folder!r}, optimized_session_id={folder!r} + '-copy', bypass_cache=True)\n"
+        "assert json.loads(found)",
+        10**6,
+    ),
 }
-
-
-def synthetic_trace(events: int) -> Path:
-    """Return a trace with `events` op events, written where it is not there yet."""
-    folder = Path(tempfile.gettempdir()) / "moe-prof-benchmarks"
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{events}.xplane.pb"
-    if not path.exists():
-        write_trace(path, events)
-    return path
-
-
-def measure(source: str) -> tuple[float, float, float]:
-    """Run Python source in a process of its own; return its seconds, CPU seconds and peak resident MB."""
-    begin = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-c", source], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    assert process.stderr is not None
-    errors = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - begin
-    if status:
-        raise RuntimeError(f"{source}\n{errors.decode(errors='replace')[-2000:]}")
-    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def compare(events: int, rounds: int, only: str) -> None:
     """Print the table for one size of trace."""
     trace = synthetic_trace(events)
-    with tempfile.TemporaryDirectory() as folder:  # xprof writes files of its own beside the trace.
-        copy = Path(folder) / "host.xplane.pb"
-        os.symlink(trace, copy)
+    with tempfile.TemporaryDirectory() as name:  # xprof writes files of its own beside the trace.
+        folders = [Path(name) / "trace", Path(name) / "trace-copy"]
+        for folder in folders:
+            folder.mkdir()
+            os.symlink(trace, folder / "host.xplane.pb")
         sources = {
-            name: source.format(trace=str(copy), events=events)
+            name: source.format(trace=str(folders[0] / "host.xplane.pb"), folder=str(folders[0]), events=events)
             for name, (source, most) in COMMANDS.items()
             if events <= most and only in name
         }
-        best: dict[str, tuple[float, float, float]] = {}
+        best: dict[str, Measured] = {}
         for round_number in range(rounds + 1):
             for name, source in sources.items():
-                for cache in Path(folder).glob("*_v2.pb"):
-                    cache.unlink()
+                for extra in (path for folder in folders for path in folder.iterdir() if not path.is_symlink()):
+                    extra.unlink()
                 result = measure(source)
-                if round_number and (name not in best or result < best[name]):
-                    best[name] = result
+                if round_number:
+                    best[name] = min(result, best.get(name, result))
     print(f"\n{events:,} events, {trace.stat().st_size / 1e6:.0f} MB\n")
     print("| whole process | seconds | CPU seconds | peak MB |\n| --- | ---: | ---: | ---: |")
-    for name, (seconds, cpu, megabytes) in best.items():
-        print(f"| {name} | {seconds:.2f} | {cpu:.2f} | {megabytes:.0f} |")
+    for name, found in best.items():
+        print(f"| {name} | {found.seconds:.2f} | {found.cpu_seconds:.2f} | {found.peak_mb:.0f} |", flush=True)
 
 
-def compare_walk(events: int) -> None:
-    """Print what the walk costs beside a bare loop over the same bytes, where there is a C compiler."""
+def compare_parts(events: int, rounds: int) -> dict[str, float]:
+    """Return the seconds of each part of `moe-prof show`, of the fastest of several runs."""
+    source = moe_prof("show", str(synthetic_trace(events)), "--timings")
+    return parts(min(measure(source) for _ in range(rounds + 1)).errors)
+
+
+def walk_seconds(events: int) -> dict[str, float] | None:
+    """Return the CPU seconds of the walk, and of a bare loop over the same bytes; None without a C compiler."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
-        return
+        return None
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "walk"
         source = ROOT / "tests" / "benchmarks" / "reader_walk.c"
         subprocess.run([compiler, "-O3", "-std=gnu11", "-o", program, source], check=True)
-        out = subprocess.run(
-            [program, synthetic_trace(events), "15"], check=True, capture_output=True, text=True
-        ).stdout
-    seconds = {name: float(value) for name, value in (line.split() for line in out.splitlines())}
-    walk, bare = seconds["walk"], seconds["bare"]
-    print(
-        f"\nThe walk of {events:,} events alone: {walk:.3f} s of CPU, {walk / events * 1e9:.0f} ns per event; "
-        f"a bare C loop over the same bytes {bare:.3f} s: {walk / bare:.2f} times as much."
-    )
+        command = [program, synthetic_trace(events), "15" if events <= 10**6 else "5"]
+        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return {name: float(value) for name, value in (line.split() for line in out.splitlines())}
+
+
+def print_parts(sizes: list[int], rounds: int) -> None:
+    """Print where the seconds of `moe-prof show` go, and how much of them the walk is."""
+    found = {events: compare_parts(events, rounds) for events in sizes}
+    walks = {events: walk_seconds(events) for events in sizes}
+    names = list(dict.fromkeys(name for of in found.values() for name in of))
+    print("\n| part of `moe-prof show`, s | " + " | ".join(f"{events:,} events" for events in sizes) + " |")
+    print("| --- |" + " ---: |" * len(sizes))
+    for name in names:
+        print(f"| {name} | " + " | ".join(f"{found[events].get(name, 0.0):.3f}" for events in sizes) + " |")
+    rows = {
+        "the walk, part of reading": lambda events, walk: f"{walk['walk']:.3f}",
+        "its share of all": lambda events, walk: f"{walk['walk'] / found[events]['all']:.0%}",
+        "a bare C loop over the same bytes": lambda events, walk: f"{walk['bare']:.3f}",
+        "the walk ÷ the bare loop": lambda events, walk: f"{walk['walk'] / walk['bare']:.2f}",
+    }
+    for name, cell in rows.items():
+        cells = ["n/a, no C compiler" if (walk := walks[events]) is None else cell(events, walk) for events in sizes]
+        print(f"| {name} | " + " | ".join(cells) + " |")
 
 
 def main() -> None:
@@ -137,7 +139,8 @@ def main() -> None:
     options = parser.parse_args()
     for events in options.events:
         compare(events, options.rounds, options.only)
-    compare_walk(min(1_000_000, max(options.events)))
+    if not options.only:
+        print_parts(list(options.events), options.rounds)
 
 
 if __name__ == "__main__":

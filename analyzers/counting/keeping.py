@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import mmap
 import pickle
-import tempfile
 from dataclasses import dataclass, field, replace
 from typing import IO
 
@@ -61,6 +60,8 @@ class Keeper:
     def _on_disk(self, arrays: list[pickle.PickleBuffer]) -> list[memoryview]:
         """Append the arrays to the file; return views of what was written, through a map of its own."""
         if self._file is None:
+            import tempfile  # Its import costs as much as reading a small trace.
+
             self._file = tempfile.TemporaryFile(prefix="moe-prof-")  # noqa: SIM115 - lives as long as its maps
         page = mmap.ALLOCATIONGRANULARITY
         begin = -(-self._file.seek(0, 2) // page) * page

@@ -25,7 +25,7 @@ from analyzers.counting.routing import CompiledSorts, compiled_sorts
 from analyzers.counting.scopes import DEFAULT_PATTERNS, Pass, ScopePatterns
 from analyzers.counting.totals import PASSES, Totals
 from analyzers.errors import UserError
-from analyzers.reading.hosts import DEFAULT_WORKERS, Unreadable, Workers, map_files
+from analyzers.reading.hosts import THIS_PROCESS, Unreadable, Workers, map_files
 from analyzers.reading.run import CompiledVariant, Manifest, Run, is_run, load_run
 from analyzers.reading.sources import Source, find_sources, source
 from analyzers.reading.xspace import read_xspace
@@ -264,7 +264,7 @@ class LoadOptions:
     module: str | None = None
     patterns: ScopePatterns = DEFAULT_PATTERNS
     partial: bool = False
-    workers: Workers = DEFAULT_WORKERS
+    workers: Workers = THIS_PROCESS
     progress: Callable[[int, int], None] | None = None
 
 

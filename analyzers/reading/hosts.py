@@ -2,8 +2,9 @@
 
 What is done with a file is the caller's; here is only who does it: this process, a pool of local processes, or
 the workers of a dask cluster. A worker holds one file at a time and hands back what the caller's function made
-of it, so memory grows with neither the files nor their sizes, only with what is kept of each. Results come in
-the order of the files. A file that cannot be read is one of the results, for it must not hide the others.
+of it; arrays of that beyond some tens of megabytes are not in memory but in files, so that memory does not grow
+with the number of files. Results come in the order of the files. A file that cannot be read is one of the results,
+for it must not hide the others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from analyzers.errors import UserError
+from analyzers.reading.shelf import Shelf, Shelved
 from analyzers.reading.sources import is_remote
+from analyzers.timings import timed
 
 if TYPE_CHECKING:
     import distributed
@@ -31,6 +34,7 @@ _Result_co = TypeVar("_Result_co", covariant=True)
 _WORTH_A_POOL_BYTES = 64 << 20
 """Starting processes takes about as long as reading this much (seen: 0.4 s on two cores)."""
 _WAITING_PER_WORKER = 2
+_IN_MEMORY_BYTES = 64 << 20
 _SCHEDULER_ANSWERS_WITHIN = "10s"
 
 
@@ -43,7 +47,10 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Who reads. With neither, as many processes as there are files, cores, and a use for them."""
+    """Who reads. With neither, as many processes as there are files, cores, and a use for them.
+
+    Processes import the program that asked for them once more: a script does so below `if __name__ == "__main__":`.
+    """
 
     jobs: int | None = None
     """Number of processes; 1 means this one."""
@@ -51,7 +58,7 @@ class Workers:
     """Address of a dask scheduler, whose workers see the same files."""
 
 
-DEFAULT_WORKERS = Workers()
+THIS_PROCESS = Workers(jobs=1)
 
 
 class _Future(Protocol[_Result_co]):
@@ -63,7 +70,7 @@ class _Future(Protocol[_Result_co]):
 def map_files(
     function: Callable[[_Item], _Result],
     items: Sequence[_Item],
-    workers: Workers = DEFAULT_WORKERS,
+    workers: Workers = THIS_PROCESS,
     paths: Sequence[str] = (),
 ) -> Iterator[_Result | Unreadable]:
     """Yield `function(item)` for each item, in order; `Unreadable` for an item where it raises UserError.
@@ -80,9 +87,17 @@ def map_files(
 
     """
     if workers.cluster is not None:
-        return _on_cluster(function, items, workers.cluster)
+        return _kept(_on_cluster(function, items, workers.cluster))
     jobs = _jobs(workers.jobs, len(items), paths)
-    return _here(function, items) if jobs == 1 else _in_pool(function, items, jobs)
+    return _kept(_here(function, items) if jobs == 1 else _in_pool(function, items, jobs))
+
+
+def _kept(results: Iterator[_Result | Unreadable | Shelved]) -> Iterator[_Result | Unreadable]:
+    """Yield results, those beyond what memory is for from files."""
+    shelf = Shelf(_IN_MEMORY_BYTES)
+    for result in results:
+        placed = result if isinstance(result, Shelved) else shelf.put(result)
+        yield placed.take() if isinstance(placed, Shelved) else placed
 
 
 def _jobs(wanted: int | None, num_items: int, paths: Sequence[str]) -> int:
@@ -113,10 +128,15 @@ def _here(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> Itera
         yield _attempt(function, item)
 
 
-def _in_pool(function: Callable[[_Item], _Result], items: Sequence[_Item], jobs: int) -> Iterator[_Result | Unreadable]:
+def _in_pool(
+    function: Callable[[_Item], _Result], items: Sequence[_Item], jobs: int
+) -> Iterator[_Result | Unreadable | Shelved]:
+    import tempfile  # Its import costs as much as reading a small trace.
+
     # Not by fork: this process may have threads (numpy, jax), whose locks a forked copy would wait for forever.
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context(method), _begin, (function,))
+    folder = tempfile.TemporaryDirectory(prefix="moe-prof-")
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context(method), _begin, (function, folder.name))
     try:
         yield from _in_order(lambda item: pool.submit(_attempt_in_worker, item), items, jobs)
     except BrokenProcessPool as error:
@@ -125,31 +145,40 @@ def _in_pool(function: Callable[[_Item], _Result], items: Sequence[_Item], jobs:
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
+        folder.cleanup()
 
 
 _function_of_worker: Callable[[Any], Any]
+_shelf_of_worker: Shelf
 
 
-def _begin(function: Callable[[Any], Any]) -> None:
+def _begin(function: Callable[[Any], Any], folder: str) -> None:
     """Keep what the worker is to do with every file; ^C is for the process that started it."""
-    global _function_of_worker
+    global _function_of_worker, _shelf_of_worker
     _function_of_worker = function
+    _shelf_of_worker = Shelf(0, folder)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _attempt_in_worker(item: Any) -> Any:
-    return _attempt(_function_of_worker, item)
+    return _shelf_of_worker.put(_attempt(_function_of_worker, item))
 
 
 def _in_order(submit: Callable[[_Item], _Future[_Result]], items: Sequence[_Item], workers: int) -> Iterator[_Result]:
     """Yield results in the order of the items, with just enough of them handed out to keep the workers busy."""
     waiting: deque[_Future[_Result]] = deque()
+
+    def first() -> _Result:
+        with timed("workers"):
+            return waiting.popleft().result()
+
     for item in items:
         if len(waiting) == _WAITING_PER_WORKER * workers:
-            yield waiting.popleft().result()
-        waiting.append(submit(item))
+            yield first()
+        with timed("workers"):
+            waiting.append(submit(item))
     while waiting:
-        yield waiting.popleft().result()
+        yield first()
 
 
 def _on_cluster(

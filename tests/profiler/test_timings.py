@@ -42,3 +42,9 @@ def test_diff_says_what_its_parts_cost(run, ring_run):
     assert code == 0
     assert out == run("diff", "--json", str(ring_run))[1]
     _check(err, "imports", "reading", "counting", "comparing", "showing")
+
+
+def test_what_workers_read_is_time_spent_on_them(run, ring_run):
+    code, _, err = run("show", "--timings", "--jobs", "2", str(ring_run))
+    assert code == 0
+    _check(err, "imports", "workers", "showing")

@@ -1,16 +1,18 @@
-"""Facts of many files that are kept on disk are the same facts, and say the same."""
+"""What the files of a run have in common is kept once, their tables outside memory; neither changes what is said."""
 
+import logging
 import mmap
 import tempfile
 
 import numpy as np
 import pytest
 
-from analyzers import trace
 from analyzers.counting.keeping import Keeper
-from analyzers.reading.xspace import read_xspace
+from analyzers.reading import hosts, shelf
+from analyzers.reading.hosts import Workers
+from analyzers.reading.shelf import Shelf, Shelved
 from analyzers.showing.as_json import show_json
-from analyzers.trace import load
+from analyzers.trace import LoadOptions, load
 from tests.analyzers.counting.facts import by_op, facts_of, self_ps_by_place
 from tests.analyzers.counting.nest import nest_program
 from tests.builders.play import default_durations, play
@@ -43,18 +45,46 @@ def _lies_in_a_map(array: np.ndarray) -> bool:
     return isinstance(owner, memoryview) and isinstance(owner.obj, mmap.mmap)
 
 
-def test_tables_on_disk_hold_what_they_held_in_memory(spaces, tmp_path) -> None:
-    keeper = Keeper(in_memory_bytes=0)
+def test_tables_in_a_file_hold_what_they_held_in_memory(spaces, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(shelf, "_WORTH_A_FILE_BYTES", 1)
+    folder = tmp_path / "shelf"
+    folder.mkdir()
     for number, space in enumerate(spaces):
         facts = facts_of(tmp_path / str(number), space)
-        kept = keeper.keep(facts)
+        shelved = Shelf(0, str(folder)).put(facts)
+        assert isinstance(shelved, Shelved)
+        assert len(list(folder.iterdir())) == 1
+        taken = shelved.take()
+        assert list(folder.iterdir()) == []
         assert not _lies_in_a_map(facts.by_op.self_ps)
-        assert _lies_in_a_map(kept.by_op.self_ps)
-        assert _lies_in_a_map(kept.by_place.keys["layer"])
-        assert by_op(kept) == by_op(facts)
-        assert self_ps_by_place(kept) == self_ps_by_place(facts)
-        assert kept.step_wall_ps.tolist() == facts.step_wall_ps.tolist()
-        assert kept.ops == facts.ops
+        assert _lies_in_a_map(taken.by_op.self_ps)
+        assert _lies_in_a_map(taken.by_place.keys["layer"])
+        assert by_op(taken) == by_op(facts)
+        assert self_ps_by_place(taken) == self_ps_by_place(facts)
+        assert taken.step_wall_ps.tolist() == facts.step_wall_ps.tolist()
+        assert taken.ops == facts.ops
+
+
+def test_memory_holds_what_it_has_room_for() -> None:
+    shelf_ = Shelf(5 << 20)
+    two = np.zeros(2 << 20, np.uint8)
+    assert shelf_.put(two) is two
+    assert shelf_.put(two) is two
+    third = shelf_.put(two)
+    assert isinstance(third, Shelved)
+    assert third.take().tolist() == two.tolist()
+    assert shelf_.put(two[:1000]).base is two  # Small things are not worth a file.
+
+
+def test_without_room_for_files_memory_is_used(monkeypatch, caplog) -> None:
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    result = np.zeros(2 << 20, np.uint8)
+    with caplog.at_level(logging.WARNING):
+        assert Shelf(0).put(result) is result
+    assert "tables are kept in memory: No space left on device." in caplog.text
 
 
 def test_what_files_have_in_common_is_kept_once(spaces, tmp_path) -> None:
@@ -64,23 +94,14 @@ def test_what_files_have_in_common_is_kept_once(spaces, tmp_path) -> None:
     assert all(other.module is None and other.ops is first.ops for other in others)
 
 
-def test_small_tables_stay_in_memory(spaces, tmp_path) -> None:
-    facts = facts_of(tmp_path, spaces[0])
-    assert Keeper().keep(facts).by_op is facts.by_op
-
-
-@pytest.mark.parametrize("room_for_temporary_files", [True, False])
-def test_where_tables_are_kept_does_not_change_what_is_said(log, monkeypatch, room_for_temporary_files, caplog) -> None:
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_where_tables_are_kept_does_not_change_what_is_said(log, monkeypatch, jobs) -> None:
     expected = show_json([load(log)])
-    monkeypatch.setattr(trace, "Keeper", lambda: Keeper(in_memory_bytes=1))
-    if not room_for_temporary_files:
-
-        def full(**_):
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    assert show_json([load(log)]) == expected
-    assert ("tables are kept in memory: No space left on device." in caplog.text) is not room_for_temporary_files
+    monkeypatch.setattr(shelf, "_WORTH_A_FILE_BYTES", 1)
+    monkeypatch.setattr(hosts, "_IN_MEMORY_BYTES", 0)
+    found = load(log, options=LoadOptions(workers=Workers(jobs=jobs)))
+    assert all(_lies_in_a_map(file.by_op.self_ps) for file in found.sessions[0])
+    assert show_json([found]) == expected
 
 
 def test_a_host_without_its_hlo_does_not_take_the_module_from_the_others(spaces, tmp_path) -> None:
@@ -89,7 +110,6 @@ def test_a_host_without_its_hlo_does_not_take_the_module_from_the_others(spaces,
     for plane in space.planes:
         if plane.name == b"/host:metadata":
             plane.event_metadata.clear()
-    path = trace_file(tmp_path, space, "host0")
-    assert read_xspace(path).hlo_protos == {}
+    trace_file(tmp_path, space, "host0")
     trace_file(tmp_path, spaces[1], "host1")
     assert load(tmp_path).module is not None

@@ -50,11 +50,13 @@ def test_a_pool_is_started_only_where_it_pays(tmp_path) -> None:
     with big.open("wb") as file:
         file.truncate(65 << 20)
     me = {os.getpid()}
-    assert _readers(map_files(_read, [0, 1], paths=[str(small), str(small)])) == me
-    assert _readers(map_files(_read, [0], paths=[str(big)])) == me
+    assert _readers(map_files(_read, [0, 1], Workers(), [str(small), str(small)])) == me
+    assert _readers(map_files(_read, [0], Workers(), [str(big)])) == me
     assert _readers(map_files(_read, [0], Workers(jobs=4))) == me
+    # A script that does not guard its main module against being imported again must not start processes unasked.
+    assert _readers(map_files(_read, [0, 1], paths=[str(big), str(big)])) == me
     if hosts._cores() > 1:
-        assert _readers(map_files(_read, [0, 1], paths=[str(small), str(big)])).isdisjoint(me)
+        assert _readers(map_files(_read, [0, 1], Workers(), [str(small), str(big)])).isdisjoint(me)
 
 
 class _Watched(Sequence):

@@ -12,6 +12,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+"""As a user has it: compiled modules are kept, so that not every process compiles all it imports anew."""
+
 
 @dataclass(frozen=True, order=True)
 class Measured:
@@ -33,7 +36,7 @@ def measure(source: str, *, exit_codes: tuple[int, ...] = (0,)) -> Measured:
     """Run Python source in a process of its own; raise RuntimeError with what it said where it fails."""
     begin = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-c", source], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [sys.executable, "-c", source], cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     assert process.stderr is not None
     errors = process.stderr.read().decode(errors="replace")

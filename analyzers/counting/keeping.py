@@ -1,4 +1,4 @@
-"""Keeps once what the files of a run have in common: the ops, and the compiled module."""
+"""Keeps once what the files of a run have in common: the ops, the numbers of the steps, the compiled module."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ class Keeper:
     """Takes in the facts of one file after the other and gives them back to be kept."""
 
     _ops: dict[tuple[OpFacts, ...], tuple[OpFacts, ...]] = field(default_factory=dict)
+    _labels: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     _module: Module | None = None
 
     def keep(self, facts: FileFacts) -> FileFacts:
@@ -22,4 +23,9 @@ class Keeper:
         """
         module = facts.module if self._module is None else None
         self._module = self._module or module
-        return replace(facts, ops=self._ops.setdefault(facts.ops, facts.ops), module=module)
+        return replace(
+            facts,
+            ops=self._ops.setdefault(facts.ops, facts.ops),
+            step_labels=self._labels.setdefault(facts.step_labels, facts.step_labels),
+            module=module,
+        )

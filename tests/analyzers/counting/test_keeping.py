@@ -92,6 +92,7 @@ def test_what_files_have_in_common_is_kept_once(spaces, tmp_path) -> None:
     first, *others = (keeper.keep(facts_of(tmp_path / str(n), space)) for n, space in enumerate(spaces))
     assert first.module is not None
     assert all(other.module is None and other.ops is first.ops for other in others)
+    assert all(other.step_labels is first.step_labels for other in others)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -187,9 +187,11 @@ def _program_facts(done: Executions) -> tuple[ProgramFacts, ...]:
     program_of_op = np.array([-1 if op.sparse_core else op.program for op in done.ops], np.int32)
     self_ps = sums(program_of_op, done.self_ps_of_ops, len(done.programs))
     runs = counts(done.runs.program, len(done.programs))
+    # A SparseCore's modules are parts of those that ran on the TensorCore: named, but with nothing of their own.
     return tuple(
         ProgramFacts(program.name, program.program_id, int(runs[k]), int(self_ps[k]))
         for k, program in enumerate(done.programs)
+        if runs[k] or self_ps[k]
     )
 
 

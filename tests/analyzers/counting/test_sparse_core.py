@@ -44,6 +44,10 @@ def test_the_whole_trace_has_no_caveats(built) -> None:
     assert caveat_names(built[1]) == []
 
 
+def test_modules_of_sparse_cores_are_no_modules_of_their_own(built) -> None:
+    assert [(p.name, p.runs) for p in built[1].programs] == [(nest_program().name, 2 * STEPS)]
+
+
 def test_an_offloaded_op_executes_as_often_as_it_is_launched(built, runs) -> None:
     offloads, facts = built
     counts = by_op(facts)

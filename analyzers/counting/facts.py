@@ -233,6 +233,23 @@ def _file_caveats(columns: XSpaceColumns, done: Executions) -> list[Caveat]:
                 lower_bound=True,
             )
         )
+    if columns.reader == "chrome":
+        caveats.append(
+            Caveat(
+                "chrome-format",
+                "The trace is in Chrome's format, which leaves out asynchronous ops, compiled modules and program ids: "
+                "an op is taken to belong to the module in whose time it ran. Give the .xplane.pb if there is one.",
+            )
+        )
+    if columns.capped_at is not None:
+        caveats.append(
+            Caveat(
+                "capped",
+                f"The trace holds {columns.capped_at:,} events, the most that a writer of its format keeps: every "
+                "count and total is at least what is shown.",
+                lower_bound=True,
+            )
+        )
     dropped = [plane.name for plane in columns.planes if plane.stats.get("dropped_traces")]
     if dropped:
         caveats.append(

@@ -191,12 +191,7 @@ def read_chrome(file: Source, *, partial: bool = False) -> XSpaceColumns:
     cut = _read_events(file, trace, partial)
     for event in trace.nameless:
         trace.add_complete(event, (event.get("pid"), event.get("tid")))
-    errors = (
-        (f"the file holds {trace.count:,} events, the most that the writer of this format keeps: others are missing",)
-        if trace.count in EVENT_CAPS
-        else ()
-    )
-    return _columns(file, trace, errors, cut)
+    return _columns(file, trace, cut)
 
 
 def _read_events(file: Source, trace: _Trace, partial: bool) -> int | None:
@@ -291,7 +286,7 @@ def _value(name: str, value: object) -> StatValue:
     return value if isinstance(value, str | int | float) else json.dumps(value)
 
 
-def _columns(file: Source, trace: _Trace, errors: tuple[str, ...], cut: int | None) -> XSpaceColumns:
+def _columns(file: Source, trace: _Trace, cut: int | None) -> XSpaceColumns:
     """Lay out what was read: planes in the order of the file, and the lines of each together."""
     processes = list(trace.processes)
     lines: list[Line] = []
@@ -325,8 +320,9 @@ def _columns(file: Source, trace: _Trace, errors: tuple[str, ...], cut: int | No
         events=events,
         strings=strings,
         hlo_protos={},
-        errors=errors,
+        errors=(),
         cut_at_byte=cut,
+        capped_at=trace.count if trace.count in EVENT_CAPS else None,
         reader="chrome",
     )
 

@@ -156,4 +156,6 @@ class XSpaceColumns:
     """What the profiler itself wrote into `XSpace.errors` and `XSpace.warnings`."""
     cut_at_byte: int | None
     """Offset at which a truncated file stops making sense; None for a whole file."""
+    capped_at: int | None
+    """Number of events after which the writer left out the others; None where it did not."""
     reader: Literal["c", "python", "chrome"]

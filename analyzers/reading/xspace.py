@@ -94,6 +94,7 @@ def read_xspace(
         hlo_protos=tables.hlo_protos,
         errors=tuple(text(message) for message in (*top.errors, *top.warnings)),
         cut_at_byte=damage.offset if damage is not None else None,
+        capped_at=None,
         reader=active,
     )
 

@@ -215,22 +215,30 @@ def _sparse_core(plane: _Plane, program: Program, runs: Sequence[Run], offloads,
 
 
 def gpu_space(
-    program: Program, runs: Sequence[Run], *, streams: int = 2, copies: int = 0, defects: Defects = Defects()
+    program: Program,
+    runs: Sequence[Run],
+    *,
+    streams: int = 2,
+    copies: int = 0,
+    vendor: str = "AMD",
+    defects: Defects = Defects(),
 ) -> xplane_pb2.XSpace:
     """Write a GPU trace: one event per kernel (a piece of an execution), control flow leaves none.
 
-    `copies` is the number of transfers between runs that belong to no module, 3 ticks each.
+    Both vendors' collectors write the same stats (openxla/xla xla/backends/profiler/gpu/cupti_collector.cc and
+    rocm_collector.cc); kernels of AMD are called `.kd`. `copies` is the number of transfers between runs that belong to
+    no module, 3 ticks each.
     """
     space = xplane_pb2.XSpace()
     for device in sorted({run.device for run in runs}):
-        plane = _Plane(space, f"/device:GPU:{device}", {"device_vendor": "AMD"})
+        plane = _Plane(space, f"/device:GPU:{device}", {"device_vendor": vendor})
         for run in (run for run in runs if run.device == device):
             for k in range(copies):
                 start = run.start_ps - (k + 1) * 4 * TICK_PS
                 plane.event("Stream #1(MemcpyD2D)", plane.metadata("MemcpyD2D"), start, 3 * TICK_PS, correlation_id=k)
             for e in run.executions:
                 if not e.container:
-                    _kernels(plane, program, e, streams, defects)
+                    _kernels(plane, program, e, streams, ".kd" if vendor == "AMD" else "", defects)
     host = _host(space, program, runs, False, None, defects)
     for run in runs:  # the launch of a kernel names its op, too, and is not its work
         for e in run.executions:
@@ -241,7 +249,7 @@ def gpu_space(
     return space
 
 
-def _kernels(plane: _Plane, program: Program, e: Execution, streams: int, defects: Defects) -> None:
+def _kernels(plane: _Plane, program: Program, e: Execution, streams: int, ending: str, defects: Defects) -> None:
     named: dict[str, Value] = {
         "hlo_op": e.instruction,
         "hlo_module": program.name,
@@ -252,7 +260,7 @@ def _kernels(plane: _Plane, program: Program, e: Execution, streams: int, defect
     if defects.all_unnamed or e.instruction in defects.unnamed:
         named = {}
     for k, (start, duration) in enumerate(e.pieces):
-        kernel = plane.metadata(f"{e.opcode}_kernel_{k}.kd")
+        kernel = plane.metadata(f"{e.opcode}_kernel_{k}{ending}")
         plane.event(f"Stream #{k % streams + 1}(Kernel)", kernel, start, duration, correlation_id=start, **named)
 
 

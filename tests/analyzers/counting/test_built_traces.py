@@ -23,12 +23,13 @@ def _spaces():
         "tpu": (whole, tpu_space(program, whole)),
         "tpu with conditions": (with_conditions, tpu_space(program, with_conditions)),
         "gpu": (in_pieces, gpu_space(program, in_pieces, copies=2)),
+        "gpu cuda": (in_pieces, gpu_space(program, in_pieces, copies=2, streams=3, vendor="Nvidia")),
         "cpu": (in_pieces, cpu_space(program, in_pieces)),
         "cpu with conditions": (with_conditions, cpu_space(program, with_conditions)),
     }
 
 
-LAYOUTS = ("tpu", "tpu with conditions", "gpu", "cpu", "cpu with conditions")
+LAYOUTS = ("tpu", "tpu with conditions", "gpu", "gpu cuda", "cpu", "cpu with conditions")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def spaces():
 @pytest.fixture(scope="module", params=LAYOUTS)
 def built(request, spaces, tmp_path_factory):
     runs, space = spaces[request.param]
-    shown = [e for run in runs for e in run.executions if not (request.param == "gpu" and e.container)]
+    shown = [e for run in runs for e in run.executions if not (request.param.startswith("gpu") and e.container)]
     kept = set(map(id, shown))
     return runs, (lambda e: id(e) in kept), facts_of(tmp_path_factory.mktemp("built"), space)
 

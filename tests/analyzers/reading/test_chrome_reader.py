@@ -10,6 +10,7 @@ from analyzers.errors import UserError
 from analyzers.reading import chrome_reader
 from analyzers.reading.columns import ABSENT, LineKind, PlaneKind
 from analyzers.reading.xspace import read_xspace
+from analyzers.trace import load
 
 
 def name(kind, value, process, thread=None):
@@ -158,11 +159,15 @@ def test_values_that_are_no_numbers_do_not_stop_the_reader(tmp_path):
 
 
 def test_a_file_at_its_writers_cap_says_so(tmp_path, monkeypatch):
+    path = write(tmp_path, document(NAMES + EVENTS))
+    assert read_xspace(path).capped_at is None
+    assert [c.name for c in load(path).caveats] == ["chrome-format"]
+    assert not load(path).at_least
     monkeypatch.setattr(chrome_reader, "EVENT_CAPS", (6,))
-    columns = read_xspace(write(tmp_path, document(NAMES + EVENTS)))
-    assert columns.errors == (
-        "the file holds 6 events, the most that the writer of this format keeps: others are missing",
-    )
+    assert read_xspace(path).capped_at == 6
+    capped = next(c for c in load(path).caveats if c.name == "capped")
+    assert "holds 6 events, the most that a writer of its format keeps" in capped.message
+    assert load(path).at_least
 
 
 @pytest.mark.parametrize(("side", "ops"), [("baseline", 3454), ("variant", 3914)])

@@ -260,6 +260,15 @@ def _file_caveats(columns: XSpaceColumns, done: Executions) -> list[Caveat]:
                 lower_bound=True,
             )
         )
+    if done.events.negative:
+        caveats.append(
+            Caveat(
+                "negative-duration",
+                f"{done.events.negative:,} op events of {columns.path} have a negative duration: they are counted, and "
+                "their time is taken for 0.",
+                lower_bound=True,
+            )
+        )
     if (share := _unnamed_share(done)) > _MANY_UNNAMED:
         caveats.append(
             Caveat(

@@ -7,6 +7,7 @@ the difference is gone, except for what is known of module runs.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -90,6 +91,8 @@ class OpEvents:
     start_ps: NDArray[np.int64]
     duration_ps: NDArray[np.int64]
     occurrences: NDArray[np.int32]
+    negative: int
+    """How many events had a negative duration; it is 0 here."""
     event_start_ps: NDArray[np.int64]
     """On the clock that module events use; equal to `start_ps` unless ops have a device clock of their own."""
 
@@ -129,6 +132,21 @@ class Programs:
             return Module(self._protos[key])
         except ModuleError:
             return None
+
+
+def device_names(columns: XSpaceColumns) -> tuple[str, ...]:
+    """Return what to call the device of each plane: `TPU:0`, for its SparseCores, too.
+
+    Hosts of a merged file each call their first device by the same name: those after the first are `TPU:0 (2)`, ….
+    A plane of host threads, whose events name a device each, gives only what to append to that.
+    """
+    seen: Counter[str] = Counter()
+    names = []
+    for plane in columns.planes:
+        seen[plane.name] += 1
+        stem = "" if plane.kind is PlaneKind.HOST else plane.name.removeprefix("/device:").split(" ")[0]
+        names.append(stem + (f" ({seen[plane.name]})" if seen[plane.name] > 1 else ""))
+    return tuple(names)
 
 
 def same_id(one: int, other: int) -> bool:
@@ -183,6 +201,7 @@ class _Builder:
     def __init__(self, columns: XSpaceColumns, programs: Programs) -> None:
         self.columns = columns
         self.programs = programs
+        self.names = device_names(columns)
         self.ops: list[Op] = []
         self.op_index: dict[tuple[int, str, bool], int] = {}
         self.devices: list[str] = []
@@ -197,13 +216,13 @@ class _Builder:
         rows = self.columns.events.metadata[line.first : line.last]
         if self.columns.reader == "chrome":
             op = self._chrome_ops(line, rows)
-            self._append(slice(line.first, line.last), op, self._device(plane.name), line_index)
+            self._append(slice(line.first, line.last), op, self._device(self.names[line.plane]), line_index)
             return
         table = np.array([self._tpu_op(line, row) for row in range(len(plane.metadata))], np.int32)
         op = take(table, rows)
         if len(op) and int(op.min()) < 0:
             op[op < 0] = self._op(-1, "(unknown event)", plane.kind, {})
-        self._append(slice(line.first, line.last), op, self._device(plane.name.split(" ")[0]), line_index)
+        self._append(slice(line.first, line.last), op, self._device(self.names[line.plane]), line_index)
 
     def _chrome_ops(self, line: Line, rows: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the ops of a line of a Chrome trace, which drops program ids: a module owns what runs in its time.
@@ -265,16 +284,15 @@ class _Builder:
             self._strings("name", window)[local],
         )
         table = np.array([self._stat_op(line, row) for row in distinct], np.int32)
-        plane = self.columns.planes[line.plane]
         if on_host:
             ordinals = self._ints("device_ordinal", window)[local]
             device = np.zeros(len(rows), np.int32)
             for ordinal in np.unique(ordinals):
                 number = 0 if ordinal == ABSENT else int(ordinal)
-                device[ordinals == ordinal] = self._device(f"/device:CPU:{number}")
+                device[ordinals == ordinal] = self._device(f"CPU:{number}{self.names[line.plane]}")
             self._append(rows, table[ids], device, line_index)
         else:
-            self._append(rows, table[ids], self._device(plane.name), line_index)
+            self._append(rows, table[ids], self._device(self.names[line.plane]), line_index)
 
     def _stat_op(self, line: Line, row: tuple[int, ...]) -> int:
         hlo_op, hlo_module, program_id, metadata, scope = row
@@ -313,8 +331,7 @@ class _Builder:
             )
         return self.op_index[key]
 
-    def _device(self, plane_name: str) -> int:
-        name = plane_name.removeprefix("/device:")
+    def _device(self, name: str) -> int:
         if name not in self.devices:
             self.devices.append(name)
         return self.devices.index(name)
@@ -349,6 +366,10 @@ class _Builder:
         position = np.argsort(np.array(order, np.int32)).astype(np.int32)
         devices = [int(position[d]) if isinstance(d, int) else position[d] for d in self.device]
         ends = np.cumsum([0, *(len(op) for op in self.op)]).tolist()
+        duration_ps, negative = self._picked(events.duration_ps), 0
+        if duration_ps.min(initial=0) < 0:
+            negative = int(np.count_nonzero(duration_ps < 0))
+            duration_ps = np.maximum(duration_ps, 0)
         return OpEvents(
             devices=tuple(self.devices[k] for k in order),
             programs=tuple(self.programs.found),
@@ -362,7 +383,8 @@ class _Builder:
             line=self._per_row(self.line),
             run_id=self._picked(run_id) if run_id is not None else None,
             start_ps=self._picked(events.start_ps),
-            duration_ps=self._picked(events.duration_ps),
+            duration_ps=duration_ps,
+            negative=negative,
             occurrences=self._picked(events.occurrences),
             event_start_ps=self._picked(events.event_start_ps),
         )

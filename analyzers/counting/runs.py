@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from analyzers.caveats import Caveat
 from analyzers.counting.arrays import counts, dealt, dense, occurrence_numbers, take
-from analyzers.counting.ops import OpEvents, same_id, split_module_name
+from analyzers.counting.ops import OpEvents, device_names, same_id, split_module_name
 from analyzers.reading.columns import ABSENT, LineKind, PlaneKind, XSpaceColumns
 
 
@@ -131,11 +131,12 @@ def _runs_by_id(
 def _module_runs(columns: XSpaceColumns, events: OpEvents, device: int) -> _Found:
     """Return the module executions of a TPU, on the event clock, by program and time."""
     parts = []
+    names = device_names(columns)
     for line in columns.lines:
         plane = columns.planes[line.plane]
         if line.kind is not LineKind.MODULES or plane.kind is not PlaneKind.TPU:
             continue
-        if plane.name.removeprefix("/device:") != events.devices[device]:
+        if names[line.plane] != events.devices[device]:
             continue
         ids = [split_module_name(metadata.name)[1] for metadata in plane.metadata]
         programs = [_NO_MODULE if number is None else _program_index(events, number) for number in ids]

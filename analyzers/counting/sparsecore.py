@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzers.counting.arrays import dense, sums
-from analyzers.counting.ops import OpEvents
+from analyzers.counting.ops import OpEvents, device_names
 from analyzers.reading.columns import ABSENT, Line, LineKind, PlaneKind, XSpaceColumns
 
 _TOLERANCE_PS = 2000
@@ -54,7 +54,7 @@ def find_offloaded(columns: XSpaceColumns, events: OpEvents) -> Offloaded:
         modules = _modules(columns, line.plane)
         if len(modules.offload) == 0:
             continue
-        launches = _launches(columns, events, columns.planes[line.plane].name.split(" ")[0])
+        launches = _launches(columns, events, device_names(columns)[line.plane])
         launcher = np.array(_join(modules, launches, events.start_ps), np.intp)
         module = np.searchsorted(modules.start_ps, events.start_ps[rows] + _TOLERANCE_PS, side="right") - 1
         end = events.start_ps[rows] + events.duration_ps[rows]
@@ -115,10 +115,10 @@ def _offloads(columns: XSpaceColumns, rows: NDArray[np.intp]) -> list[Offload]:
 
 
 def _launches(columns: XSpaceColumns, events: OpEvents, tensor_core: str) -> dict[Offload, list[int]]:
-    """Return the rows of the launches on the plane `tensor_core` in time order, by offload."""
+    """Return the rows of the launches on the device `tensor_core` in time order, by offload."""
     result: dict[Offload, list[int]] = defaultdict(list)
     for index, line in _op_lines(columns, PlaneKind.TPU):
-        if columns.planes[line.plane].name != tensor_core:
+        if device_names(columns)[line.plane] != tensor_core:
             continue
         rows = np.flatnonzero(events.line == index)
         offloads = _offloads(columns, np.arange(line.first, line.last))

@@ -14,3 +14,7 @@ class Caveat:
     message: str
     lower_bound: bool = False
     """True when counts and totals of the trace can only be read as "at least"."""
+
+    def __str__(self) -> str:
+        """Return it as it stands under a table; docs/reading.md says by its name what to do."""
+        return f"{self.name}: {self.message}"

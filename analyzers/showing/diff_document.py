@@ -55,7 +55,7 @@ def diff_document(diff: Diff, top: int = 10) -> Document:
         _buffer_changes(diff, a, b, top),
         *(Paragraph(line) for line in (*top_k_lines(diff), *_peak_lines(diff))),
     ]
-    return Document(f"{a} → {b}", tuple(parts), (*_footnotes(diff), *(c.message for c in diff.caveats)))
+    return Document(f"{a} → {b}", tuple(parts), (*_footnotes(diff), *map(str, diff.caveats)))
 
 
 def names(diff: Diff) -> tuple[str, str]:

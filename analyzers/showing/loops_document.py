@@ -19,7 +19,7 @@ _SCOPE_WIDTH = 60
 def loops_document(trace: Trace, patterns: ScopePatterns) -> Document:
     """Return the document; `patterns` are those with which the trace was loaded."""
     heading = f"{trace.name}: loops of module {trace.sessions[0][0].module_name or NOT_AVAILABLE}"
-    notes = tuple(caveat.message for caveat in trace.caveats)
+    notes = tuple(map(str, trace.caveats))
     if trace.module is None:
         return Document(heading, (Paragraph(f"Loops: {NOT_AVAILABLE}, the trace holds no HLO of the module."),), notes)
     nest = loop_nest(trace.module, patterns)

@@ -24,7 +24,7 @@ def trace_document(trace: Trace, top: int = 10) -> Document:
     if len(trace.sessions[0][0].programs) > 1:
         parts.append(_program_table(trace))
     parts += _buffer_parts(trace, top)
-    return Document(heading(trace), tuple(parts), tuple(c.message for c in trace.caveats))
+    return Document(heading(trace), tuple(parts), tuple(map(str, trace.caveats)))
 
 
 def heading(trace: Trace) -> str:

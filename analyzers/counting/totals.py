@@ -159,7 +159,8 @@ def _in_one_pass(executions: Executions, steps: Steps, by: Sequence[Key], plan: 
         np.broadcast_to(np.arange(size, dtype=np.int32).reshape([-1 if axis == k else 1 for axis in range(3)]), shape)
         for k, size in enumerate(shape)
     )
-    device, step, group = (column.reshape(-1)[used] for column in (device, step, group))
+    # The device of a single one is a column without memory of its own, which would be pickled value by value.
+    device, step, group = (np.ascontiguousarray(column.reshape(-1)[used]) for column in (device, step, group))
     present = sums_of.reshape(3, len(events.devices) * num_steps, num_groups).any(axis=(0, 1))
     position = np.cumsum(present, dtype=np.int32) - np.int32(1)
     groups: dict[str, NDArray[np.int32]] = {key: column[present] for key, column in zip(by, plan.keys, strict=True)}

@@ -65,6 +65,17 @@ def test_tables_in_a_file_hold_what_they_held_in_memory(spaces, tmp_path, monkey
         assert taken.ops == facts.ops
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_no_table_is_left_in_memory(tmp_path, devices, monkeypatch) -> None:
+    monkeypatch.setattr(shelf, "_WORTH_A_FILE_BYTES", 1)
+    program = nest_program()
+    facts = facts_of(tmp_path, tpu_space(program, play(program, devices=devices, steps=40)))
+    taken = Shelf(0).put(facts).take()
+    for table in (taken.by_op, taken.by_place, taken.sorts_by_place):
+        for column in (*table.keys.values(), table.group, table.executions, table.self_ps, table.duration_ps):
+            assert _lies_in_a_map(column)
+
+
 def test_memory_holds_what_it_has_room_for() -> None:
     shelf_ = Shelf(5 << 20)
     two = np.zeros(2 << 20, np.uint8)

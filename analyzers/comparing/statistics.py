@@ -5,29 +5,40 @@ one profiling session share whatever that session suffered from (clock speed, ne
 sessions are blocks. Where both sides have the same number (two or more) of sessions taken alternately, the
 saving is the mean over sessions of the difference of the session medians, with a Student interval over
 sessions, never narrower than what the spread of steps within sessions alone would give: three sessions can agree
-by accident. Where each side is one session, the interval is Welch's over steps and a footnote says what it cannot
-see. Rows of one table are a family: their intervals hold for all of them together (Bonferroni), else a table of
-twenty rows would show a difference between a program and itself. Counts and bytes are exact and never come here.
+by accident. Where the numbers of sessions differ, the interval is Welch's over session medians; where a side is one
+session, it is Welch's over steps and a footnote says what it cannot see. Rows of one table are a family: their
+intervals hold for all of them together (Bonferroni), else a table of twenty rows would show a difference between a
+program and itself. Counts and bytes are exact and never come here.
+
+The verdict is the interval's alone. A rank test stands beside it, on the same samples: signed ranks of the
+sessions' differences, or the rank sum of session medians or steps. Few sessions cannot give it a small p (six are
+needed for one below 0.05), so it is a second opinion and no second verdict; a footnote says where it does not follow.
 
 Sources: B. L. Welch, Biometrika 34 (1947), 28–35, for the interval with unequal variances; the variance of a
-median of n normal samples is π/2 that of their mean for large n.
+median of n normal samples is π/2 that of their mean for large n; the median absolute deviation as an estimate of
+scale has 0.37 of the standard deviation's efficiency (F. R. Hampel, JASA 69 (1974), 383–393).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzers.comparing.ranks import rank_sum_p, signed_rank_p, smallest_rank_sum_p, smallest_signed_rank_p
+
 Blocks = Sequence[NDArray[np.float64]]
 
 CONFIDENCE = 0.95
+_LEVEL = 0.05
 MIN_SESSIONS = 3
 MIN_STEPS = 6
+_SIGMA_PER_MAD = 1.4826
+_MAD_EFFICIENCY = 0.37
 
 
 class Verdict(Enum):
@@ -50,6 +61,19 @@ class Estimate:
     high: float
     """Smallest and largest sample: what the steps really did, not a model of it."""
     samples: int
+    mean: float
+    """Means add up, medians do not: the means of the parts of a step are those of the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTest:
+    """The rank test of one difference; p is of this difference alone, not of its family."""
+
+    p: float
+    smallest_p: float
+    """The least p that so many samples can give: above 0.05 the test cannot speak."""
+    over: str
+    """What was ranked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +86,12 @@ class Saving:
     """95 % confidence interval, held together with its family's; both nan where there are too few samples."""
     verdict: Verdict
     footnotes: tuple[str, ...]
+    rank: RankTest | None = None
+    """None where a side has too few samples for an interval, too."""
 
     def scaled(self, divisor: float) -> Saving:
         """Return the saving per part of a step that has `divisor` equal parts."""
-        return Saving(self.value / divisor, self.low / divisor, self.high / divisor, self.verdict, self.footnotes)
+        return replace(self, value=self.value / divisor, low=self.low / divisor, high=self.high / divisor)
 
 
 def estimate(blocks: Blocks) -> Estimate:
@@ -73,7 +99,9 @@ def estimate(blocks: Blocks) -> Estimate:
     samples = np.concatenate([np.asarray(b, np.float64) for b in blocks])
     if len(samples) == 0:
         raise ValueError("an estimate needs at least one sample")
-    return Estimate(float(np.median(samples)), float(samples.min()), float(samples.max()), len(samples))
+    return Estimate(
+        float(np.median(samples)), float(samples.min()), float(samples.max()), len(samples), float(samples.mean())
+    )
 
 
 def saving(a: Blocks, b: Blocks, family: int = 1) -> Saving:
@@ -82,44 +110,89 @@ def saving(a: Blocks, b: Blocks, family: int = 1) -> Saving:
     `family` is the number of comparisons whose intervals are to hold together.
     """
     confidence = 1 - (1 - CONFIDENCE) / max(family, 1)
-    if len(a) == len(b) and len(a) > 1:
-        return _over_sessions(a, b, confidence)
-    return _over_steps(np.concatenate(list(a)), np.concatenate(list(b)), confidence, single=len(a) == len(b) == 1)
+    a, b = ([np.asarray(block, np.float64) for block in side if len(block)] for side in (a, b))
+    if min(len(a), len(b)) < 2:
+        return _over_steps(a, b, confidence)
+    if len(a) == len(b):
+        return _over_pairs(a, b, confidence)
+    return _over_sessions(a, b, confidence)
+
+
+def _over_pairs(a: Blocks, b: Blocks, confidence: float) -> Saving:
+    differences = np.array([np.median(x) - np.median(y) for x, y in zip(a, b, strict=True)])
+    n = len(differences)
+    half = _half_width(float(differences.std(ddof=1)) / math.sqrt(n), n - 1, confidence)
+    half = max(half, _half_width_within(a, b, confidence))
+    rank = RankTest(signed_rank_p(differences), smallest_signed_rank_p(n), f"signed ranks of {n} rounds")
+    return _with_interval(float(differences.mean()), half, _few_sessions(n), rank)
 
 
 def _over_sessions(a: Blocks, b: Blocks, confidence: float) -> Saving:
-    differences = np.array([np.median(x) - np.median(y) for x, y in zip(a, b, strict=True)])
-    footnotes = []
-    if len(differences) < MIN_SESSIONS:
-        footnotes.append(f"{len(differences)} sessions are few: {MIN_SESSIONS} or more give a usable interval")
-    value = float(differences.mean())
-    between = float(differences.std(ddof=1)) / math.sqrt(len(differences))
-    half = max(_half_width(between, len(differences) - 1, confidence), _half_width_within(a, b, confidence))
-    return _with_interval(value, half, footnotes)
+    medians_a, medians_b = (np.array([np.median(block) for block in side]) for side in (a, b))
+    half = max(_welch(medians_a, medians_b, confidence), _half_width_within(a, b, confidence))
+    sizes = len(a), len(b)
+    rank = RankTest(
+        rank_sum_p(medians_a, medians_b),
+        smallest_rank_sum_p(*sizes),
+        f"rank sum of {sizes[0]} and {sizes[1]} session medians",
+    )
+    return _with_interval(float(medians_a.mean() - medians_b.mean()), half, _few_sessions(min(sizes)), rank)
+
+
+def _few_sessions(sessions: int) -> list[str]:
+    if sessions >= MIN_SESSIONS:
+        return []
+    return [f"{sessions} sessions are few: {MIN_SESSIONS} or more give a usable interval"]
 
 
 def _half_width_within(a: Blocks, b: Blocks, confidence: float) -> float:
-    """Return the half-width that the steps within sessions alone give; 0 where sessions are single steps."""
-    blocks = [block for block in (*a, *b) if len(block) > 1]
-    if not blocks:
-        return 0.0
-    variance = sum(math.pi / 2 * float(block.var(ddof=1)) / len(block) for block in blocks) / len(a) ** 2
-    return _half_width(math.sqrt(variance), sum(len(block) - 1 for block in blocks), confidence)
+    """Return the half-width that the steps within sessions alone give; 0 where sessions are single steps.
+
+    Their spread is told from the middle of their deviations: the step that something else interrupted moves no
+    median, so it must not widen the interval of medians either.
+    """
+    variance, freedom = 0.0, 0.0
+    for side in (a, b):
+        blocks = [block for block in side if len(block) > 1]
+        if not blocks:
+            continue
+        scale = _SIGMA_PER_MAD * float(np.median(np.concatenate([_deviations(block) for block in blocks])))
+        variance += scale**2 * math.pi / 2 * sum(1 / len(block) for block in blocks) / len(side) ** 2
+        freedom += _MAD_EFFICIENCY * sum(len(block) - 1 for block in blocks)
+    return _half_width(math.sqrt(variance), freedom, confidence) if variance else 0.0
 
 
-def _over_steps(a: NDArray[np.float64], b: NDArray[np.float64], confidence: float, *, single: bool) -> Saving:
+def _deviations(block: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far samples lie from their median.
+
+    The nearest is left out: it is the median itself, or made it. Of two samples both lie at half their distance,
+    which is less than they lie from where they come from, by the square root of two.
+    """
+    deviations = np.sort(np.abs(block - np.median(block)))[1:]
+    return deviations * math.sqrt(2) if len(block) == 2 else deviations
+
+
+def _over_steps(sessions_a: Blocks, sessions_b: Blocks, confidence: float) -> Saving:
+    a, b = (np.concatenate(list(sessions)) for sessions in (sessions_a, sessions_b))
     value = float(np.median(a) - np.median(b))
     if min(len(a), len(b)) < 2:
         return Saving(value, math.nan, math.nan, Verdict.TOO_FEW, ("one step on a side: no interval can be given",))
-    footnotes = ["each side is one session: what differs between sessions is not in the interval"] if single else []
+    side = "each" if len(sessions_a) == len(sessions_b) else "one"
+    footnotes = [f"{side} side is one session: what differs between sessions is not in the interval"]
     if min(len(a), len(b)) < MIN_STEPS:
         footnotes.append(f"{min(len(a), len(b))} steps are few: {MIN_STEPS} or more give a usable interval")
+    rank = RankTest(rank_sum_p(a, b), smallest_rank_sum_p(len(a), len(b)), f"rank sum of {len(a)} and {len(b)} steps")
+    return _with_interval(value, _welch(a, b, confidence), footnotes, rank)
+
+
+def _welch(a: NDArray[np.float64], b: NDArray[np.float64], confidence: float) -> float:
+    """Return the half-width of Welch's interval for the difference of two means."""
     parts = [float(x.var(ddof=1)) / len(x) for x in (a, b)]
     error = math.sqrt(sum(parts))
     if error == 0:
-        return _with_interval(value, 0.0, footnotes)
+        return 0.0
     freedom = sum(parts) ** 2 / sum(part**2 / (len(x) - 1) for part, x in zip(parts, (a, b), strict=True))
-    return _with_interval(value, _half_width(error, freedom, confidence), footnotes)
+    return _half_width(error, freedom, confidence)
 
 
 def _half_width(error: float, freedom: float, confidence: float) -> float:
@@ -129,7 +202,7 @@ def _half_width(error: float, freedom: float, confidence: float) -> float:
     return float(stdtrit(freedom, 0.5 + confidence / 2)) * error
 
 
-def _with_interval(value: float, half: float, footnotes: list[str]) -> Saving:
+def _with_interval(value: float, half: float, footnotes: list[str], rank: RankTest) -> Saving:
     low, high = value - half, value + half
     if low > 0:
         verdict = Verdict.FASTER
@@ -137,4 +210,6 @@ def _with_interval(value: float, half: float, footnotes: list[str]) -> Saving:
         verdict = Verdict.SLOWER
     else:
         verdict = Verdict.NO_DIFFERENCE
-    return Saving(value, low, high, verdict, tuple(footnotes))
+    if verdict is not Verdict.NO_DIFFERENCE and rank.smallest_p <= _LEVEL < rank.p:
+        footnotes.append("the rank test sees no difference where the interval does: a few samples decide")
+    return Saving(value, low, high, verdict, tuple(footnotes), rank)

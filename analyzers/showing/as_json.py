@@ -220,6 +220,7 @@ def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
         "min_ps": round(estimate.low),
         "max_ps": round(estimate.high),
         "samples": estimate.samples,
+        "mean_ps": round(estimate.mean),
     }
 
 
@@ -231,4 +232,5 @@ def _saving(saving: Saving) -> dict[str, Any]:
         "high_ps": round(saving.high) if known else None,
         "verdict": saving.verdict.name.lower(),
         "footnotes": list(saving.footnotes),
+        "rank_test": asdict(saving.rank) if saving.rank else None,
     }

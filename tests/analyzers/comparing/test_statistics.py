@@ -126,3 +126,75 @@ def test_an_estimate_is_median_and_range_of_all_sessions():
     assert (found.median, found.low, found.high, found.samples) == (5.0, 1.0, 9.0, 3)
     with pytest.raises(ValueError, match="at least one sample"):
         estimate([np.zeros(0)])
+
+
+def test_a_rank_test_stands_beside_the_interval_and_has_no_vote():
+    differences = np.array([3.0, 5.0, -1.0, 4.0, 6.0, 2.0])
+    a = [np.array([100.0, 100.0, 100.0]) + d for d in differences]
+    b = [np.array([100.0, 100.0, 100.0])] * 6
+    found = saving(a, b)
+    assert found.rank is not None
+    assert found.rank.p == pytest.approx(scipy.stats.wilcoxon(differences, method="exact").pvalue)
+    assert (found.rank.smallest_p, found.rank.over) == (2 / 2**6, "signed ranks of 6 rounds")
+    assert found.rank.p > 0.05
+    assert found.verdict is Verdict.FASTER
+    assert any("the rank test sees no difference" in note for note in found.footnotes)
+
+
+def test_a_rank_test_that_cannot_speak_is_not_quoted_against_the_interval():
+    three = [np.array([10.0, 10.1, 9.9]), np.array([10.1, 10.0, 10.2]), np.array([9.9, 10.0, 10.0])]
+    found = saving(three, [block - 5 for block in three])
+    assert found.verdict is Verdict.FASTER
+    assert found.rank.p == found.rank.smallest_p == 0.25
+    assert found.footnotes == ()
+
+
+def test_single_sessions_are_ranked_by_steps():
+    a, b = np.array([1.0, 4.0, 6.0, 8.0]), np.array([2.0, 9.0, 10.0])
+    expected = scipy.stats.mannwhitneyu(a, b, method="exact").pvalue
+    assert saving([a], [b]).rank.p == pytest.approx(expected)
+
+
+def test_unequal_numbers_of_sessions_are_compared_by_session_medians():
+    rng = np.random.default_rng(4)
+    a = [rng.normal(100 + shift, 0.1, 20) for shift in (0, 5, 9)]
+    b = [rng.normal(97 + shift, 0.1, 20) for shift in (0, 4, 11, 2)]
+    medians = [[np.median(block) for block in side] for side in (a, b)]
+    expected = scipy.stats.ttest_ind(*medians, equal_var=False).confidence_interval(0.95)
+    found = saving(a, b)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert found.verdict is Verdict.NO_DIFFERENCE  # 60 and 80 steps would be certain of it
+    assert found.rank.p == pytest.approx(scipy.stats.mannwhitneyu(*medians, method="exact").pvalue)
+
+
+def test_one_session_against_several_says_what_it_cannot_see():
+    steps = np.arange(8.0)
+    assert any(n.startswith("one side is one session") for n in saving([steps], [steps, steps]).footnotes)
+
+
+def test_one_interrupted_step_does_not_hide_a_saving():
+    rounds = np.random.default_rng(8).normal(0, 2, 8)
+    steps = np.array([1000.0, 1003.0, 997.0, 1001.0, 998.0])
+    a = [steps + shift for shift in rounds]
+    b = [steps - 30 + shift for shift in rounds[::-1]]
+    calm = saving(a, b)
+    a[3] = np.array([1000.0, 5000.0, 997.0, 1001.0, 998.0])
+    interrupted = saving(a, b)
+    assert (calm.verdict, interrupted.verdict) == (Verdict.FASTER, Verdict.FASTER)
+    assert interrupted.high - interrupted.low == pytest.approx(calm.high - calm.low, rel=0.1)
+
+
+@pytest.mark.parametrize("steps", [2, 3, 5, 10])
+def test_the_interval_is_never_narrower_than_steps_within_sessions_give(steps):
+    rng = np.random.default_rng(steps)
+    block = rng.normal(0, 1, steps * 400).reshape(400, steps)
+    # Sessions that agree to the last digit: all that is left is the spread within.
+    found = saving([b - np.median(b) for b in block], [b - np.median(b) for b in block[::-1]])
+    exact = 1.96 * math.sqrt(math.pi / 2 / steps * 2 / 400)
+    assert (found.high - found.low) / 2 == pytest.approx(exact, rel=0.12)
+
+
+def test_the_mean_of_an_estimate_adds_up():
+    parts = [[np.array([1.0, 8.0]), np.array([3.0])], [np.array([2.0, 2.0]), np.array([9.0])]]
+    whole = [x + y for x, y in zip(*parts, strict=True)]
+    assert sum(estimate(part).mean for part in parts) == pytest.approx(estimate(whole).mean)

@@ -121,8 +121,11 @@ def file_facts(
     done = executions(columns, own_modules, patterns)
     if len(done.events.op) == 0:
         raise UserError(
-            f"{columns.path} holds no device ops ({_what_there_is(columns)}): capture it again with the steps to be "
-            "measured inside the profiling session."
+            f"{columns.path} holds no device ops before byte {columns.cut_at_byte:,}, where it is cut "
+            f"({_what_there_is(columns)}): copy it again, whole."
+            if columns.cut_at_byte is not None
+            else f"{columns.path} holds no device ops ({_what_there_is(columns)}): capture it again with the steps to "
+            "be measured inside the profiling session."
         )
     steps = find_steps(columns, done, module)
     launching = done.launching_ops

@@ -97,6 +97,11 @@ def traces_of(path: str, variants: Sequence[str], options: LoadOptions) -> tuple
 
     if "://" not in path and is_run(Path(path)):
         run = load_run(Path(path))
+        if options.session is not None:
+            raise UserError(
+                f"--session chooses among the sessions of a log directory, but {path} is a run: choose with --variant, "
+                "or name the folder of one of its rounds."
+            )
         return load_variants(run, variants or [v.name for v in run.manifest.variants], options)
     if variants:
         raise UserError(f"{path} is a trace, not a run: it has no variants to choose from.")

@@ -49,6 +49,7 @@ def log_directory(trace: Path, files: int) -> Iterator[Path]:
         session.mkdir(parents=True)
         for host in range(files):
             shutil.copyfile(trace, session / f"host{host:03}.xplane.pb")
+        os.sync()  # Else the disk is still busy with the copies while reading is measured.
         yield Path(name)
 
 

@@ -98,6 +98,14 @@ def test_among_good_files_it_is_named_and_the_rest_reported(show, good, tmp_path
     assert found == expected
 
 
+def test_a_torso_without_ops_is_said_to_be_cut(show, tmp_path):
+    path = tmp_path / "host.xplane.pb"
+    path.write_bytes(field(1, field(2, b"/host:CPU") + field(3, field(2, b"python"))) + field(1, bytes(99))[:2])
+    code, found, err = show(path, "--partial")
+    assert (code, found) == (2, None)
+    assert "holds no device ops before byte 25, where it is cut (its planes are /host:CPU" in err
+
+
 def _one_file(show, folder, space):
     """Return what `show` says of a trace, and its exit code is that of a trace that can be read."""
     code, found, err = show(trace_file(folder, space))

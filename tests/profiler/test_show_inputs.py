@@ -63,6 +63,12 @@ def test_a_wrong_session_lists_those_there_are(show, log):
     )
 
 
+def test_a_run_has_no_sessions_to_choose_from(show, ring_run):
+    code, out, err = show(ring_run, "--session", "x")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"moe-prof: --session chooses among the sessions of a log directory, but {ring_run} is a run")
+
+
 @pytest.mark.parametrize(
     ("ending", "compress"),
     [("gz", gzip.compress), ("zst", zstandard.ZstdCompressor().compress), ("", gzip.compress)],

@@ -76,6 +76,8 @@ class FileFacts:
     ops: tuple[OpFacts, ...]
     by_op: Totals
     """Keys: device, step, op."""
+    sort_rows: NDArray[np.intp]
+    """Rows of it that are of sorts."""
     by_place: Totals
     """Keys: device, step, pass, layer, chunk; without SparseCore work, whose time a TensorCore waits for."""
     sorts_by_place: Totals
@@ -86,12 +88,6 @@ class FileFacts:
     outside_ps: int
     """Time of device work that belongs to no compiled module (copies, memsets)."""
     caveats: tuple[Caveat, ...]
-
-    @property
-    def sort_rows(self) -> NDArray[np.intp]:
-        """Rows of `by_op` that are of sorts."""
-        of_op = np.array([op.kind.is_sort for op in self.ops], np.int32)
-        return np.flatnonzero(take(of_op, self.by_op.keys["op"]))
 
     @property
     def num_steps(self) -> int:
@@ -138,6 +134,8 @@ def file_facts(
         lambda: totals(done, steps, ("pass", "layer", "chunk"), only=on_tensor_core),
         lambda: totals(done, steps, ("op", "layer", "chunk"), only=sorting),
     )
+    # Every table of ops asks for these; made here, they are made by the workers that read many files.
+    _ = by_op.executions_of_groups, by_op.self_ps_of_groups
     steps_of = done.programs[steps.program].module if steps.program >= 0 else None
     return FileFacts(
         path=columns.path,
@@ -151,6 +149,7 @@ def file_facts(
         step_source=steps.source,
         ops=ops,
         by_op=by_op,
+        sort_rows=sort_rows(ops, by_op),
         by_place=by_place,
         sorts_by_place=sorts_by_place,
         step_wall_ps=_step_wall_ps(done, steps),
@@ -158,6 +157,11 @@ def file_facts(
         outside_ps=_outside_ps(done),
         caveats=(*_file_caveats(columns, done), *done.caveats, *steps.caveats),
     )
+
+
+def sort_rows(ops: Sequence[OpFacts], by_op: Totals) -> NDArray[np.intp]:
+    """Return the rows of a table by device, step and op that are of sorts."""
+    return np.flatnonzero(take(np.array([op.kind.is_sort for op in ops], np.int32), by_op.keys["op"]))
 
 
 def _op_facts(done: Executions, index: int, launching: Sequence[int]) -> OpFacts:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from analyzers.caveats import Caveat
 from analyzers.counting.arrays import sums
-from analyzers.counting.facts import FileFacts, OpFacts, ProgramFacts
+from analyzers.counting.facts import FileFacts, OpFacts, ProgramFacts, sort_rows
 from analyzers.counting.totals import Totals
 
 _MOST_NAMES = 3
@@ -160,10 +160,12 @@ def _with_steps(file: FileFacts, keep: Sequence[bool]) -> FileFacts:
     if all(keep):
         return file
     number = np.where(keep, np.cumsum(keep) - 1, -1).astype(np.int32)
+    by_op = _of_steps(file.by_op, number)
     return replace(
         file,
         step_labels=tuple(label for label, kept in zip(file.step_labels, keep, strict=True) if kept),
-        by_op=_of_steps(file.by_op, number),
+        by_op=by_op,
+        sort_rows=sort_rows(file.ops, by_op),
         by_place=_of_steps(file.by_place, number),
         sorts_by_place=_of_steps(file.sorts_by_place, number),
         step_wall_ps=file.step_wall_ps[:, np.asarray(keep)],

@@ -89,6 +89,8 @@ def map_files(
     if workers.cluster is not None:
         return _kept(_on_cluster(function, items, workers.cluster))
     jobs = _jobs(workers.jobs, len(items), paths)
+    if len(items) == 1:
+        return _here(function, items)  # What is made of one file is no more than the file itself took.
     return _kept(_here(function, items) if jobs == 1 else _in_pool(function, items, jobs))
 
 

@@ -119,6 +119,13 @@ def test_where_tables_are_kept_does_not_change_what_is_said(log, monkeypatch, jo
     assert show_json([found]) == expected
 
 
+def test_what_is_made_of_a_single_file_stays_in_memory(log, monkeypatch) -> None:
+    monkeypatch.setattr(shelf, "_WORTH_A_FILE_BYTES", 1)
+    monkeypatch.setattr(hosts, "_IN_MEMORY_BYTES", 0)
+    path = next(log.rglob("host0.xplane.pb"))
+    assert not _lies_in_a_map(load(path).sessions[0][0].by_op.self_ps)
+
+
 def test_a_host_without_its_hlo_does_not_take_the_module_from_the_others(spaces, tmp_path) -> None:
     space = type(spaces[0])()
     space.CopyFrom(spaces[0])

@@ -6,9 +6,13 @@ compared field by field; of a trace without one only what the trace tells can be
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from analyzers.counting.hlo import Module, Shape
+from analyzers.counting.hosts import host_names
 from analyzers.reading.run import Manifest
 from analyzers.trace import Trace
 
@@ -54,15 +58,42 @@ def comparability(a: Trace, b: Trace) -> Comparability:
 def _facts(trace: Trace) -> dict[str, str | None]:
     types = dict.fromkeys(name for file in trace.sessions[0] for name in file.device_types)
     facts: dict[str, str | None] = {
-        "hosts": str(len(trace.sessions[0])),
+        "hosts": _hosts(trace),
         "devices": str(len(trace.devices)),
         "sessions": str(len(trace.sessions)),
         "steps": str(trace.num_steps),
     }
     if types:
         facts["device type"] = ", ".join(types)
+    if trace.module is not None:
+        facts["module arguments"] = _arguments(trace.module)
     manifest = trace.manifest
     return facts | (_UNKNOWN if manifest is None else _recorded(manifest))
+
+
+def _hosts(trace: Trace) -> str:
+    """Return the number of hosts; with several, their names, too: which hosts a job gets matters to it.
+
+    The name in a single file may be that of whatever container it was written in, and is nobody's choice.
+    """
+    hosts = sorted(host_names(trace.sessions[0]))
+    return "1" if len(hosts) == 1 else f"{len(hosts)} ({', '.join(hosts)})"
+
+
+def _arguments(module: Module) -> str:
+    """Return how many arrays of which type the module takes, and their bytes on one device: shapes and dtypes."""
+    arrays = [i.shape for i in module.computations[module.entry] if i.opcode == "parameter"]
+    flat = [leaf for shape in arrays for leaf in _leaves(shape)]
+    types = Counter(leaf.dtype for leaf in flat)
+    counts = ", ".join(f"{count} {dtype}" for dtype, count in sorted(types.items()))
+    return f"{counts or 'none'}; {sum(leaf.size_bytes for leaf in flat):,} bytes"
+
+
+def _leaves(shape: Shape) -> Iterator[Shape]:
+    if shape.dtype != "tuple":
+        yield shape
+    for element in shape.elements:
+        yield from _leaves(element)
 
 
 _UNKNOWN: dict[str, str | None] = dict.fromkeys(

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from analyzers.caveats import Caveat
-from analyzers.comparing.statistics import Blocks, Estimate, Saving, estimate, saving
-from analyzers.counting.buffers import BufferChange, changes, without_numbers
-from analyzers.counting.facts import OpFacts
+from analyzers.comparing.comparability import Comparability, comparability
+from analyzers.comparing.deltas import TimeDelta, reconcile, time_delta
+from analyzers.comparing.matching import OpDelta, matched_ops
+from analyzers.comparing.noise import noise_warnings
+from analyzers.comparing.statistics import Blocks, Saving, Verdict
+from analyzers.counting.buffers import BufferChange, changes
 from analyzers.counting.kinds import Kind
 from analyzers.counting.scopes import Pass
 from analyzers.counting.totals import PASSES
@@ -29,28 +30,6 @@ class SortDelta:
     kind: Kind
     a: SortRow | None
     b: SortRow | None
-
-
-@dataclass(frozen=True, slots=True)
-class TimeDelta:
-    """Time per step of one group of ops on both sides, in ps; a side without such ops is None."""
-
-    label: str
-    a: Estimate | None
-    b: Estimate | None
-    saving: Saving | None
-    """None where a side is missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpDelta:
-    """Ops that are the same by pass, opcode, shape and scope without numbering, and their time on both sides."""
-
-    pass_: Pass
-    opcode: str
-    shape: str
-    scope: str
-    time: TimeDelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +67,8 @@ class Diff:
 
     a: Trace
     b: Trace
+    comparability: Comparability
+    """What differs without being the variant; to be read before any number."""
     one_program: bool
     """Both sides are the same program: any difference in time is noise."""
     sorts: tuple[SortDelta, ...]
@@ -104,7 +85,12 @@ class Diff:
     per_chunk_per_layer: dict[str, Saving] | Unknown
     """By pass, and `step` for all passes: the saving of a step divided by layers × chunks."""
     ops: tuple[OpDelta, ...]
-    """Largest changes of self time by op, matched across compilations."""
+    """Largest changes of self time by op, matched across compilations; ops of one side only among them."""
+    other_ops: tuple[TimeDelta, ...]
+    """All other ops, added up: on both sides, only in A, only in B."""
+    op_total: TimeDelta
+    """All ops: `ops` and `other_ops` add up to it in every step. SparseCore ops are among them; `self_time` leaves
+    them out, because a TensorCore op waits for each."""
     buffer_totals: tuple[BufferTotals, ...] | Unknown
     buffer_changes: tuple[BufferChange, ...] | Unknown
     top_k_buffers: TopKBuffers | Unknown
@@ -112,18 +98,26 @@ class Diff:
 
 
 def diff(a: Trace, b: Trace, *, top: int = 10) -> Diff:
-    """Compare two traces; savings are positive where `b` took less. `top` limits the rows of `ops`."""
+    """Compare two traces; savings are positive where `b` took less. `top` limits the rows of `ops`.
+
+    Raises ReconciliationError where parts of a step do not add up to the step.
+    """
     passes = [p for p in PASSES if p in a.passes or p in b.passes]
     layers = sorted(set(a.layers) | set(b.layers))
     chunks = sorted(set(a.chunks) | set(b.chunks))
     by_pass = tuple(_delta(p.value, a, b, lambda t, p=p: t.self_ps(pass_=p), len(passes)) for p in passes)  # type: ignore[misc]
     self_time = _delta("all ops", a, b, lambda t: t.self_ps())
+    step_wall = _delta("step", a, b, lambda t: t.step_wall_ps)
+    ops = matched_ops(a, b, top)
+    for trace in (a, b):
+        _reconcile(trace)
     return Diff(
         a=a,
         b=b,
+        comparability=comparability(a, b),
         one_program=_one_program(a, b),
         sorts=_sorts(a, b),
-        step_wall=_delta("step", a, b, lambda t: t.step_wall_ps),
+        step_wall=step_wall,
         self_time=self_time,
         sort_time=_delta("sorts", a, b, lambda t: t.self_ps_of_ops(lambda op: op.kind.is_sort)),
         by_pass=by_pass,
@@ -138,27 +132,45 @@ def diff(a: Trace, b: Trace, *, top: int = 10) -> Diff:
         unattributed=_delta("no layer", a, b, lambda t: t.self_ps(layer=-1), len(layers) + 1),
         without_chunk=_delta("no chunk", a, b, lambda t: t.self_ps(chunk=-1), len(chunks) + 1),
         per_chunk_per_layer=_per_chunk_per_layer(by_pass, self_time, layers, chunks),
-        ops=_ops(a, b, top),
+        ops=ops.rows,
+        other_ops=ops.rest,
+        op_total=ops.total,
         buffer_totals=_buffer_totals(a, b),
         buffer_changes=_buffer_changes(a, b),
         top_k_buffers=_top_k_buffers(a, b),
-        caveats=_caveats(a, b),
+        caveats=(*_caveats(a, b), *noise_warnings(a, b), *_hidden(self_time.saving, step_wall.saving)),
+    )
+
+
+def _reconcile(trace: Trace) -> None:
+    whole = trace.self_ps()
+    reconcile("passes", (trace.self_ps(pass_=p) for p in trace.passes), whole)
+    reconcile("layers", (trace.self_ps(layer=k) for k in (*trace.layers, -1)), whole)
+    reconcile("chunks", (trace.self_ps(chunk=k) for k in (*trace.chunks, -1)), whole)
+
+
+def _hidden(device: Saving | None, wall: Saving | None) -> tuple[Caveat, ...]:
+    """Return the note that a saving on the device does not shorten the step, or cannot be seen to."""
+    if device is None or wall is None or device.verdict is not Verdict.FASTER or wall.verdict is Verdict.FASTER:
+        return ()
+    if wall.high < device.value:
+        return (
+            Caveat(
+                "hidden-saving",
+                "the ops save time that the step does not: it is hidden behind something else that runs meanwhile "
+                "(overlap), or lost to waiting",
+            ),
+        )
+    return (
+        Caveat(
+            "unseen-saving",
+            "the ops save time, but the wall time of the step varies too much to tell whether it gets shorter",
+        ),
     )
 
 
 def _delta(label: str, a: Trace, b: Trace, samples: Callable[[Trace], Blocks], family: int = 1) -> TimeDelta:
-    return _delta_of(label, samples(a), samples(b), family)
-
-
-def _delta_of(label: str, blocks_a: Blocks, blocks_b: Blocks, family: int) -> TimeDelta:
-    present_a, present_b = (any(np.any(block) for block in blocks) for blocks in (blocks_a, blocks_b))
-    enough = all(any(len(block) for block in blocks) for blocks in (blocks_a, blocks_b))
-    return TimeDelta(
-        label=label,
-        a=estimate(blocks_a) if present_a else None,
-        b=estimate(blocks_b) if present_b else None,
-        saving=saving(blocks_a, blocks_b, family) if enough and (present_a or present_b) else None,
-    )
+    return time_delta(label, samples(a), samples(b), family)
 
 
 def _one_program(a: Trace, b: Trace) -> bool:
@@ -185,57 +197,6 @@ def _per_chunk_per_layer(
     if whole.saving is not None:
         rows["step"] = whole.saving.scaled(parts)
     return rows
-
-
-OpKey = tuple[Pass, str, str, str]
-
-
-def _op_key(op: OpFacts) -> OpKey:
-    opcode = op.opcode
-    if opcode == "custom-call":
-        # All kernels share the opcode; the stem of the instruction's name is the kernel's.
-        opcode += f" {without_numbers(op.name.split('.')[0])}"
-    return op.pass_, opcode, op.shape, without_numbers(op.scope)
-
-
-def _ops(a: Trace, b: Trace, top: int) -> tuple[OpDelta, ...]:
-    blocks_a, blocks_b = _samples_by_op(a), _samples_by_op(b)
-    zero_a = tuple(np.zeros_like(block) for block in a.self_ps())
-    zero_b = tuple(np.zeros_like(block) for block in b.self_ps())
-    keys = dict.fromkeys((*blocks_a, *blocks_b))
-    # The rows shown are picked for being the largest of all: the family is all.
-    rows = [
-        OpDelta(*key, _delta_of(key[1], blocks_a.get(key, zero_a), blocks_b.get(key, zero_b), len(keys)))
-        for key in keys
-    ]
-    rows.sort(key=lambda row: -abs(row.time.saving.value) if row.time.saving else 0.0)
-    return tuple(rows[:top])
-
-
-def _samples_by_op(trace: Trace) -> dict[OpKey, Blocks]:
-    """Self time per step, mean over devices, of each group of ops that are the same by `_op_key`."""
-    result: dict[OpKey, list[np.ndarray]] = {}
-    for number, session in enumerate(trace.sessions):
-        steps = min(file.num_steps for file in session)
-        devices = sum(int(np.count_nonzero((f.step_wall_ps >= 0).any(axis=1))) for f in session)
-        for file in session:
-            table = file.by_op
-            keys = [_op_key(op) for op in file.ops]
-            numbers = {key: n for n, key in enumerate(dict.fromkeys(keys))}
-            of_op = np.array([numbers[key] for key in keys], np.int64)
-            sums = np.zeros((len(numbers), max(file.num_steps, steps)), np.int64)
-            np.add.at(sums, (of_op[table.keys["op"]], table.keys["step"]), table.self_ps)
-            for key, n in numbers.items():
-                if not sums[n].any():
-                    continue
-                blocks = result.setdefault(key, [])
-                while len(blocks) <= number:
-                    blocks.append(np.zeros(min(f.num_steps for f in trace.sessions[len(blocks)])))
-                blocks[number] = blocks[number] + sums[n, :steps] / max(devices, 1)
-    for blocks in result.values():
-        while len(blocks) < len(trace.sessions):
-            blocks.append(np.zeros(min(f.num_steps for f in trace.sessions[len(blocks)])))
-    return {key: tuple(blocks) for key, blocks in result.items()}
 
 
 def _buffer_totals(a: Trace, b: Trace) -> tuple[BufferTotals, ...] | Unknown:

@@ -156,10 +156,15 @@ def _half_width_within(a: Blocks, b: Blocks, confidence: float) -> float:
         blocks = [block for block in side if len(block) > 1]
         if not blocks:
             continue
-        scale = _SIGMA_PER_MAD * float(np.median(np.concatenate([_deviations(block) for block in blocks])))
-        variance += scale**2 * math.pi / 2 * sum(1 / len(block) for block in blocks) / len(side) ** 2
+        variance += within_scale(blocks) ** 2 * math.pi / 2 * sum(1 / len(block) for block in blocks) / len(side) ** 2
         freedom += _MAD_EFFICIENCY * sum(len(block) - 1 for block in blocks)
     return _half_width(math.sqrt(variance), freedom, confidence) if variance else 0.0
+
+
+def within_scale(blocks: Blocks) -> float:
+    """Return how far steps spread around their session's median, as a standard deviation; 0 if none has two steps."""
+    deviations = [_deviations(block) for block in blocks if len(block) > 1]
+    return _SIGMA_PER_MAD * float(np.median(np.concatenate(deviations))) if deviations else 0.0
 
 
 def _deviations(block: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -9,8 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 from analyzers.caveats import Caveat
+from analyzers.comparing.deltas import TimeDelta
 from analyzers.comparing.devices import device_spread
-from analyzers.comparing.diff import Diff, TimeDelta, Unknown
+from analyzers.comparing.diff import Diff, Unknown
 from analyzers.comparing.statistics import Estimate, Saving
 from analyzers.counting.buffers import Buffer
 from analyzers.counting.hosts import host_names, ops_of, programs_of
@@ -151,6 +152,7 @@ def _diff(diff: Diff) -> dict[str, Any]:
     return {
         "a": _trace(diff.a),
         "b": _trace(diff.b),
+        "comparability": [{"name": f.name, "a": f.a, "b": f.b} for f in diff.comparability.facts],
         "one_program": diff.one_program,
         "sorts": [
             {
@@ -176,6 +178,8 @@ def _diff(diff: Diff) -> dict[str, Any]:
             {"pass": row.pass_.value, "opcode": row.opcode, "shape": row.shape, "scope": row.scope} | _delta(row.time)
             for row in diff.ops
         ],
+        "other_ops": [_delta(row) for row in diff.other_ops],
+        "op_total": _delta(diff.op_total),
         "buffer_totals": _unknown(diff.buffer_totals)
         if isinstance(diff.buffer_totals, Unknown)
         else {row.label: {"a_bytes": row.a_bytes, "b_bytes": row.b_bytes} for row in diff.buffer_totals},

@@ -1,10 +1,9 @@
-"""What a comparison comes to in one sentence, and what speaks against comparing at all."""
+"""What a comparison comes to in one sentence, and the document below it."""
 
 from __future__ import annotations
 
-from analyzers.comparing.comparability import Comparability
 from analyzers.comparing.diff import Diff
-from analyzers.showing.diff_document import claims, diff_document, names
+from analyzers.showing.diff_document import claims, diff_document, differences, names
 from analyzers.showing.tables import Document, Paragraph
 
 
@@ -15,15 +14,9 @@ def claim(diff: Diff) -> str:
     return "; ".join([first, *(other[0].lower() + other[1:] for other in others)]) + "."
 
 
-def alarms(diff: Diff, found: Comparability) -> tuple[str, ...]:
-    """Return a sentence for each difference between the sides that is not the variant itself."""
-    a, b = names(diff)
-    return tuple(f"The sides differ in {fact.name}: {a} has {fact.a}, {b} has {fact.b}." for fact in found.differences)
-
-
 def body(diff: Diff, top: int) -> Document:
-    """Return the document of a comparison without the sentences that `claim` has said already."""
+    """Return the document of a comparison without the sentences above it: the claim and the differences."""
     document = diff_document(diff, top)
-    said = set(claims(diff))
+    said = {*claims(diff), *differences(diff)}
     parts = tuple(part for part in document.parts if not (isinstance(part, Paragraph) and part.text in said))
     return Document(document.heading, parts, document.notes)

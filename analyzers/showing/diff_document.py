@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analyzers.comparing.diff import Diff, TimeDelta, Unknown
+from analyzers.comparing.deltas import TimeDelta
+from analyzers.comparing.diff import Diff, Unknown
 from analyzers.comparing.statistics import Verdict
 from analyzers.showing.buffer_tables import peak_story
 from analyzers.showing.format import (
@@ -29,6 +30,7 @@ def diff_document(diff: Diff, top: int = 10) -> Document:
     """Return the document of a comparison; `top` limits the buffers that are listed."""
     a, b = names(diff)
     parts: list[Table | Paragraph] = [
+        *(Paragraph(line, "bad") for line in differences(diff)),
         Paragraph(f"A  {heading(diff.a)}"),
         Paragraph(f"B  {heading(diff.b)}"),
         *(Paragraph(line) for line in claims(diff)),
@@ -40,6 +42,7 @@ def diff_document(diff: Diff, top: int = 10) -> Document:
             a,
             b,
             total_rows=3,
+            footnotes=_rank_tests(diff),
         ),
     ]
     for what, rows, rest in (
@@ -63,6 +66,15 @@ def names(diff: Diff) -> tuple[str, str]:
     if diff.a.name == diff.b.name or max(len(diff.a.name), len(diff.b.name)) > _LONGEST_NAME:
         return "A", "B"
     return diff.a.name, diff.b.name
+
+
+def differences(diff: Diff) -> tuple[str, ...]:
+    """Return a sentence for each difference between the sides that is not the variant itself."""
+    a, b = names(diff)
+    return tuple(
+        f"The sides differ in {fact.name}: {a} has {fact.a}, {b} has {fact.b}."
+        for fact in diff.comparability.differences
+    )
 
 
 def claims(diff: Diff) -> list[str]:
@@ -174,7 +186,15 @@ def _disagreements(diff: Diff) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _time_table(title: str, what: str, rows: Sequence[TimeDelta], a: str, b: str, total_rows: int = 0) -> Table:
+def _time_table(
+    title: str,
+    what: str,
+    rows: Sequence[TimeDelta],
+    a: str,
+    b: str,
+    total_rows: int = 0,
+    footnotes: tuple[str, ...] = (),
+) -> Table:
     return Table(
         title,
         (
@@ -185,8 +205,19 @@ def _time_table(title: str, what: str, rows: Sequence[TimeDelta], a: str, b: str
         ),
         tuple(cells(row.label, estimate_us(row.a), estimate_us(row.b), saving_us(row.saving)) for row in rows),
         total_rows=total_rows,
+        footnotes=footnotes,
         by_index=True,
     )
+
+
+def _rank_tests(diff: Diff) -> tuple[str, ...]:
+    """Return the p values beside the intervals of whole steps, where there are samples enough for a small one."""
+    rows = [(row.label, row.saving.rank) for row in (diff.sort_time, diff.self_time, diff.step_wall) if row.saving]
+    found = [(label, rank) for label, rank in rows if rank is not None and rank.smallest_p <= 0.05]
+    if not found:
+        return ()
+    values = ", ".join(f"{label} p = {rank.p:.2g}" for label, rank in found)
+    return (f"rank test beside the intervals ({found[-1][1].over}): {values}",)
 
 
 def _op_table(diff: Diff, a: str, b: str) -> Table:
@@ -196,12 +227,20 @@ def _op_table(diff: Diff, a: str, b: str) -> Table:
             row.opcode,
             row.shape,
             short_scope(row.scope),
-            estimate_us(row.time.a),
-            estimate_us(row.time.b),
+            estimate_us(row.time.a) if row.time.a else f"only in {b}",
+            estimate_us(row.time.b) if row.time.b else f"only in {a}",
             saving_us(row.time.saving),
         )
         for row in diff.ops
     ]
+    for rest in diff.other_ops:
+        count, _, where = rest.label.partition(" more ")
+        where = {"only in A": f"only in {a}", "only in B": f"only in {b}"}.get(where, where)
+        rows.append(
+            cells("", f"{count} more", "", where, estimate_us(rest.a), estimate_us(rest.b), saving_us(rest.saving))
+        )
+    total = diff.op_total
+    rows.append(cells(total.label, "", "", "", estimate_us(total.a), estimate_us(total.b), saving_us(total.saving)))
     return Table(
         "Ops whose self time moved most, per step",
         (
@@ -214,7 +253,17 @@ def _op_table(diff: Diff, a: str, b: str) -> Table:
             Column("saving, µs [95 % interval]"),
         ),
         tuple(rows),
+        total_rows=1,
+        footnotes=_op_footnotes(diff),
     )
+
+
+def _op_footnotes(diff: Diff) -> tuple[str, ...]:
+    notes = ["the rows of every step add up to all ops; medians of parts do not add up to the median of the whole"]
+    means = [(row.a.mean if row.a else 0, row.b.mean if row.b else 0) for row in (diff.op_total, diff.self_time)]
+    if any(abs(x - y) > 1 + 1e-9 * y for x, y in zip(*means, strict=True)):
+        notes.append("SparseCore ops are among them; the step's time leaves them out: a TensorCore op waits for each")
+    return tuple(notes)
 
 
 def _per_part(diff: Diff) -> Table | Paragraph:
@@ -330,4 +379,7 @@ def _footnotes(diff: Diff) -> tuple[str, ...]:
     own, wall = diff.self_time.a, diff.step_wall.a
     if own and wall and own.median > 1.02 * wall.median:
         notes["Ops ran on several threads at once: their self times add up to more than the step took."] = None
+    unknown = [fact.name for fact in diff.comparability.unknown]
+    if unknown:
+        notes[f"Not compared, because a side does not say: {', '.join(unknown)}."] = None
     return tuple(notes)

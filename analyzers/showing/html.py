@@ -12,11 +12,11 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from analyzers.comparing.comparability import Comparability, comparability
+from analyzers.comparing.comparability import Comparability
 from analyzers.comparing.diff import Diff
 from analyzers.comparing.places import Places, places
-from analyzers.showing.claim import alarms, body, claim
-from analyzers.showing.diff_document import names
+from analyzers.showing.claim import body, claim
+from analyzers.showing.diff_document import differences, names
 from analyzers.showing.format import NOT_AVAILABLE, change, estimate_us, executions, saving_us
 from analyzers.showing.pictures import HeatMap, saving_map, strip, time_map
 from analyzers.showing.tables import Cell, Column, Document, Paragraph, Table, cells
@@ -95,17 +95,16 @@ def _with_rest(indices: list[int]) -> tuple[int, ...]:
 
 def _comparison(number: int, diff: Diff, top: int, found: tuple[Places, Places] | None) -> _Comparison:
     a, b = names(diff)
-    facts = comparability(diff.a, diff.b)
     step = diff.step_wall.saving
     return _Comparison(
         anchor=f"comparison-{number}",
         title=f"{a} → {b}",
         claim=claim(diff),
         tone=saving_us(step).style if step else "",
-        alarms=alarms(diff, facts),
+        alarms=differences(diff),
         document=body(diff, top),
         heat=saving_map(*found) if found else "no scope and no loop tells layers or chunks",
-        facts=facts,
+        facts=diff.comparability,
         names=(a, b),
     )
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from html import escape as html_escape
 
-from analyzers.comparing.comparability import comparability
 from analyzers.comparing.diff import Diff
-from analyzers.showing.claim import alarms, body, claim
+from analyzers.showing.claim import body, claim
+from analyzers.showing.diff_document import differences
 from analyzers.showing.tables import Document, Paragraph, Table, abridged
 
 _SPECIAL = re.compile(r"[\\`*_<>|$]|~(?=\S)|\](?=[(\[:])")
@@ -25,10 +25,7 @@ _OPEN_TABLES = 2
 
 def report_markdown(diffs: Sequence[Diff], top: int = 10) -> str:
     """Return `moe-prof report --markdown`: each comparison under its heading, `top` ops and buffers of it."""
-    return "\n".join(
-        markdown(body(diff, top), lead=claim(diff), warnings=alarms(diff, comparability(diff.a, diff.b)))
-        for diff in diffs
-    )
+    return "\n".join(markdown(body(diff, top), lead=claim(diff), warnings=differences(diff)) for diff in diffs)
 
 
 def markdown(document: Document, *, lead: str = "", warnings: Sequence[str] = ()) -> str:

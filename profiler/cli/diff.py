@@ -5,7 +5,14 @@ from __future__ import annotations
 import click
 
 from analyzers.timings import timed
-from profiler.cli.reading import comparing_options, exit_code, read_options, reading_options, sides_of
+from profiler.cli.reading import (
+    comparing_options,
+    exit_code,
+    read_options,
+    reading_options,
+    refuse_differences,
+    sides_of,
+)
 from profiler.cli.timings import timings_option
 
 
@@ -19,6 +26,7 @@ def command(
     paths: tuple[str, ...],
     baseline: str | None,
     variants: tuple[str, ...],
+    strict: bool,
     top: int,
     as_json: bool,
     **reading: object,
@@ -39,6 +47,8 @@ def command(
         from analyzers.showing.text import print_document
 
     base, *others = sides_of(paths, variants, baseline, read_options(reading))
+    if strict:
+        refuse_differences(base, others)
     with timed("comparing"):
         diffs = [diff(base, other, top=top) for other in others]
     with timed("showing"):

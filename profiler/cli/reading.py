@@ -44,6 +44,9 @@ _COMPARING = (
     click.option(
         "--variant", "variants", multiple=True, metavar="NAME", help="Compare only these variants of a run; repeatable."
     ),
+    click.option(
+        "--strict", is_flag=True, help="Refuse to compare sides that differ in more than the variant: exit code 2."
+    ),
 )
 
 
@@ -124,6 +127,20 @@ def sides_of(
             raise UserError("--variant and --baseline choose among the variants of one run, but two paths were given.")
         return tuple(_only(traces_of(path, (), options), path) for path in paths)
     return _ordered(traces_of(paths[0], variants, options), paths[0], baseline)
+
+
+def refuse_differences(base: Trace, others: Iterable[Trace]) -> None:
+    """Raise UserError where sides differ in something that is not the variant itself."""
+    from analyzers.comparing.comparability import comparability
+
+    for other in others:
+        found = comparability(base, other).differences
+        if found:
+            named = ", ".join(f"{fact.name} ({fact.a} and {fact.b})" for fact in found)
+            raise UserError(
+                f"{base.name} and {other.name} differ in more than the variant: {named}; "
+                "capture both alike, or compare them without --strict."
+            )
 
 
 def _only(traces: tuple[Trace, ...], path: str) -> Trace:

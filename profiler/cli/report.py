@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from analyzers.errors import UserError
-from profiler.cli.reading import comparing_options, exit_code, read_options, reading_options, sides_of
+from profiler.cli.reading import (
+    comparing_options,
+    exit_code,
+    read_options,
+    reading_options,
+    refuse_differences,
+    sides_of,
+)
 
 if TYPE_CHECKING:
     from analyzers.comparing.diff import Diff
@@ -25,6 +32,7 @@ def command(
     paths: tuple[str, ...],
     baseline: str | None,
     variants: tuple[str, ...],
+    strict: bool,
     output: Path | None,
     force: bool,
     as_markdown: bool,
@@ -47,6 +55,8 @@ def command(
     from analyzers.comparing.diff import diff
 
     base, *others = sides_of(paths, variants, baseline, read_options(reading))
+    if strict:
+        refuse_differences(base, others)
     diffs = [diff(base, other, top=top) for other in others]
     text = _markdown(diffs, top) if as_markdown else _page(diffs, top)
     if output is None:

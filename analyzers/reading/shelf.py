@@ -10,6 +10,7 @@ import logging
 import mmap
 import os
 import pickle
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,7 @@ class Shelf:
             return Shelved(self._write(contents), tuple(content.nbytes for content in contents), rest)
         except OSError as error:  # No room for temporary files: memory may still suffice.
             logging.getLogger(__name__).warning("moe-prof: tables are kept in memory: %s.", error.strerror or error)
+            self._room_bytes = sys.maxsize
             return result
 
     def _write(self, contents: list[memoryview]) -> str:

@@ -198,3 +198,8 @@ def test_the_mean_of_an_estimate_adds_up():
     parts = [[np.array([1.0, 8.0]), np.array([3.0])], [np.array([2.0, 2.0]), np.array([9.0])]]
     whole = [x + y for x, y in zip(*parts, strict=True)]
     assert sum(estimate(part).mean for part in parts) == pytest.approx(estimate(whole).mean)
+
+
+def test_a_saving_needs_samples_on_both_sides():
+    with pytest.raises(ValueError, match="both sides"):
+        saving([np.zeros(0)], [np.ones(3)])

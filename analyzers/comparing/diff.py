@@ -138,7 +138,7 @@ def diff(a: Trace, b: Trace, *, top: int = 10) -> Diff:
         buffer_totals=_buffer_totals(a, b),
         buffer_changes=_buffer_changes(a, b),
         top_k_buffers=_top_k_buffers(a, b),
-        caveats=(*_caveats(a, b), *noise_warnings(a, b), *_hidden(self_time.saving, step_wall.saving)),
+        caveats=(*_caveats(a, b), *noise_warnings(a, b), *hidden_saving(self_time.saving, step_wall.saving)),
     )
 
 
@@ -149,7 +149,7 @@ def _reconcile(trace: Trace) -> None:
     reconcile("chunks", (trace.self_ps(chunk=k) for k in (*trace.chunks, -1)), whole)
 
 
-def _hidden(device: Saving | None, wall: Saving | None) -> tuple[Caveat, ...]:
+def hidden_saving(device: Saving | None, wall: Saving | None) -> tuple[Caveat, ...]:
     """Return the note that a saving on the device does not shorten the step, or cannot be seen to."""
     if device is None or wall is None or device.verdict is not Verdict.FASTER or wall.verdict is Verdict.FASTER:
         return ()

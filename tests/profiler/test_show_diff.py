@@ -167,3 +167,28 @@ def test_a_torso_is_read_on_request_and_says_at_least(run, tmp_path, real_traces
     code, out, _ = run("show", tmp_path / "cut.xplane.pb", "--partial")
     assert code == 0
     assert "every count and total is at least what is shown" in out
+
+
+def test_strict_refuses_sides_that_differ_in_more_than_the_variant(run, ring_run, tmp_path):
+    for side, wanted in (("a", "recompute"), ("b", "cached")):
+        shutil.copytree(ring_run, tmp_path / side)
+        manifest = json.loads((tmp_path / side / "run.json").read_text())
+        manifest["variants"] = [v for v in manifest["variants"] if v["name"] == wanted]
+        manifest["sessions"] = [s for s in manifest["sessions"] if s["variant"] == wanted]
+        if side == "b":
+            manifest["versions"]["jax"] = "0.12.0"
+        (tmp_path / side / "run.json").write_text(json.dumps(manifest))
+    # The difference is the first thing said, and red.
+    code, out, err = run("--color", "always", "diff", tmp_path / "a", tmp_path / "b")
+    assert (code, err) == (0, "")
+    first = out.split("\n\n")[1]
+    assert "The sides differ in jax: recompute has 0.1" in first
+    assert "\x1b[31m" in first
+    for command in (("diff",), ("report", "--markdown")):
+        code, out, err = run(*command, tmp_path / "a", tmp_path / "b", "--strict")
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        assert "recompute and cached differ in more than the variant: jax (0.1" in err
+    code, out, err = run("diff", ring_run, "--strict")
+    assert (code, err) == (0, "")
+    assert "The sides differ" not in out

@@ -1,5 +1,7 @@
 """What keeps two sides from being compared is found, and nothing else is called a difference."""
 
+import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -37,6 +39,60 @@ def test_each_thing_that_is_not_the_variant_is_named(sides, change, name):
     a, b = sides
     found = comparability(a, replace(b, manifest=change(b.manifest)))
     assert [fact.name for fact in found.differences] == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("dtype", "other"),
+        ("num_tokens", 1 << 20),
+        ("ep", 1024),
+        ("fsdp", 1024),
+        ("top_k", 7),
+        ("seed", 99),
+    ],
+)
+def test_workload_shapes_and_mesh_are_compared(sides, name, change):
+    a, b = sides
+    if name not in b.manifest.config:
+        pytest.fail(f"{name} is no longer part of a configuration: {sorted(b.manifest.config)}")
+    found = comparability(a, replace(b, manifest=replace(b.manifest, config=b.manifest.config | {name: change})))
+    assert [fact.name for fact in found.differences] == [f"config {name}"]
+
+
+@pytest.mark.parametrize("name", ["jax", "jaxlib", "libtpu"])
+def test_versions_are_compared(sides, name):
+    a, b = (replace(t, manifest=replace(t.manifest, versions=t.manifest.versions | {name: "1.0"})) for t in sides)
+    newer = replace(b, manifest=replace(b.manifest, versions=b.manifest.versions | {name: "2.0"}))
+    assert comparability(a, b).differences == ()
+    assert [(f.name, f.a, f.b) for f in comparability(a, newer).differences] == [(name, "1.0", "2.0")]
+
+
+def test_arguments_of_the_module_are_those_of_its_text(sides, ring_run):
+    a, _ = sides
+    entry = (ring_run / a.variant.hlo_text).read_text().split("\nENTRY ")[1].split("\n}")[0]
+    types = Counter(re.findall(r"= (\w+)\[[\d,]*\]\S* parameter\(", entry))
+    (found,) = (fact.a for fact in comparability(*sides).facts if fact.name == "module arguments")
+    assert found.split(";")[0] == ", ".join(f"{n} {dtype}" for dtype, n in sorted(types.items()))
+
+
+def test_other_arguments_are_a_difference_even_without_a_manifest(real_traces):
+    a = load(real_traces / "cpu-maxtext-deepseek-tiny-repeat.xplane.pb")
+    other = load(real_traces / "cpu-two-sorts-per-step.xplane.pb")
+    assert "module arguments" in {f.name for f in comparability(a, other).differences}
+    same = load(real_traces / "cpu-maxtext-deepseek-tiny-gather.xplane.pb")
+    assert "module arguments" not in {f.name for f in comparability(a, same).differences}
+
+
+def test_other_hosts_are_a_difference_where_there_are_several(sides):
+    a, b = sides
+
+    def on(trace, *names):
+        return replace(trace, sessions=tuple(tuple(replace(s[0], hostname=n) for n in names) for s in trace.sessions))
+
+    assert comparability(on(a, "h0"), on(b, "h1")).differences == ()
+    found = comparability(on(a, "h0", "h1"), on(b, "h0", "h2")).differences
+    assert [(f.name, f.a, f.b) for f in found] == [("hosts", "2 (h0, h1)", "2 (h0, h2)")]
 
 
 def test_fewer_rounds_on_a_side_is_a_difference(sides):

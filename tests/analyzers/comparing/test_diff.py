@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from analyzers.comparing.diff import Unknown, diff
-from analyzers.comparing.statistics import Verdict
+from analyzers.comparing.diff import Unknown, diff, hidden_saving
+from analyzers.comparing.noise import noise_warnings
+from analyzers.comparing.statistics import Verdict, saving
 from analyzers.counting.kinds import Kind
 from analyzers.counting.scopes import Pass
 from analyzers.reading.run import load_run
@@ -101,3 +102,33 @@ def test_traces_of_two_compilations_are_matched_by_what_ops_are(real_traces):
     dots = [row for row in found.ops if row.opcode == "dot"]
     assert dots
     assert all(row.time.a and row.time.b for row in dots)
+
+
+def measured(before, after, spread):
+    """A saving of steps that take `before` and `after`, 6 rounds of 5 steps."""
+    rng = np.random.default_rng(9)
+    return saving(*([what + rng.normal(0, spread, 5) for _ in range(6)] for what in (before, after)))
+
+
+def test_a_saving_that_does_not_shorten_the_step_is_said_to_be_hidden():
+    device = measured(1000, 900, 2)
+    assert [c.name for c in hidden_saving(device, measured(2000, 2000, 2))] == ["hidden-saving"]
+    # A step that got longer hides it, too.
+    assert [c.name for c in hidden_saving(device, measured(2000, 2050, 2))] == ["hidden-saving"]
+    # Steps that vary by more than was saved prove nothing.
+    assert [c.name for c in hidden_saving(device, measured(2000, 1900, 900))] == ["unseen-saving"]
+    assert hidden_saving(device, measured(2000, 1900, 2)) == ()
+    assert hidden_saving(measured(1000, 1000, 2), measured(2000, 2000, 2)) == ()
+    assert hidden_saving(None, measured(2000, 2000, 2)) == ()
+
+
+def test_steps_in_warnings_are_called_as_in_the_run(ring_run):
+    a, b = load_variants(load_run(ring_run), ("recompute", "cached"))
+    steps = [np.array([1000.0, 1001.0, 999.0, 1002.0, 998.0]) * 1e6 for _ in range(2)]
+    steps[1][3] *= 3
+    for trace in (a, b):
+        trace.__dict__["step_wall_ps"] = tuple(steps)
+        for session in trace.sessions:
+            for file in session:
+                object.__setattr__(file, "step_labels", (0, 1, 2, 3, 4))
+    assert [(c.name, "round_1 step 3" in c.message) for c in noise_warnings(a, b)] == [("outlier-steps", True)] * 2

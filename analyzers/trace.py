@@ -31,6 +31,7 @@ from analyzers.reading.sources import Source, find_sources, source
 from analyzers.reading.xspace import read_xspace
 from analyzers.timings import timed
 
+_SortKey = tuple[Pass | None, Kind | None]
 Blocks = tuple[NDArray[np.float64], ...]
 """Samples by block: one array per profiling session, one value per step."""
 
@@ -176,25 +177,29 @@ class Trace:
 
     def sort_executions(self, pass_: Pass | None = None, kind: Kind | None = None) -> tuple[int, int]:
         """Fewest and most sorts per step over all devices and steps, of the given pass and kind (None: all)."""
-        lows, highs = [], []
-        for file in self._files():
-            wanted = np.array(
-                [
-                    op.sorts if op.kind.is_sort and pass_ in (None, op.pass_) and kind in (None, op.kind) else 0
-                    for op in file.ops
-                ],
-                np.int64,
-            )
-            table = file.by_op
-            rows = file.sort_rows
-            cell = table.keys["device"][rows].astype(np.int64) * file.num_steps + table.keys["step"][rows]
-            executed = table.executions[rows] * wanted[table.keys["op"][rows]]
-            per_step = sums(cell, executed, file.step_wall_ps.size).reshape(file.step_wall_ps.shape)
-            ran = file.step_wall_ps >= 0
-            if ran.any():
-                lows.append(int(per_step[ran].min()))
-                highs.append(int(per_step[ran].max()))
-        return (min(lows), max(highs)) if lows else (0, 0)
+        return self._sort_executions.get((pass_, kind), (0, 0))
+
+    @cached_property
+    def _sort_executions(self) -> dict[_SortKey, tuple[int, int]]:
+        files = [file for file in self._files() if (file.step_wall_ps >= 0).any()]
+        found = sorted(
+            {(op.pass_, op.kind) for file in files for op in file.ops if op.kind.is_sort},
+            key=lambda key: (key[0].value, key[1].value),
+        )
+        wanted: dict[_SortKey, list[int]] = {}
+        for number, (pass_, kind) in enumerate(found):
+            asked: tuple[_SortKey, ...] = ((pass_, kind), (pass_, None), (None, kind), (None, None))
+            for key in asked:
+                wanted.setdefault(key, []).append(number)
+        extremes: dict[_SortKey, tuple[int, int]] = {}
+        for file in files:
+            per_step = _sorts_per_step(file, {key: number for number, key in enumerate(found)})
+            for key, numbers in wanted.items():
+                executed = per_step[numbers].sum(axis=0)
+                least, most = int(executed.min()), int(executed.max())
+                known = extremes.get(key, (least, most))
+                extremes[key] = min(known[0], least), max(known[1], most)
+        return extremes
 
     def _sort_row(self, pass_: Pass, kind: Kind) -> SortRow:
         compiled = self.compiled
@@ -232,6 +237,17 @@ class Trace:
     @cached_property
     def _places_by_step(self) -> tuple[_ByStep, ...]:
         return tuple(_by_step(session, lambda file: file.by_place) for session in self.sessions)
+
+
+def _sorts_per_step(file: FileFacts, numbers: Mapping[tuple[Pass, Kind], int]) -> NDArray[np.int64]:
+    """Return the sorts that a file executed, shape [passes and kinds by number, devices and steps that ran]."""
+    table, rows, num_cells = file.by_op, file.sort_rows, file.step_wall_ps.size
+    number = np.array([numbers.get((op.pass_, op.kind), 0) for op in file.ops], np.int64)
+    sorts = np.array([op.sorts if op.kind.is_sort else 0 for op in file.ops], np.int64)
+    op = table.keys["op"][rows]
+    cell = number[op] * num_cells + table.keys["device"][rows] * file.num_steps + table.keys["step"][rows]
+    executed = sums(cell, table.executions[rows] * sorts[op], len(numbers) * num_cells)
+    return executed.reshape(len(numbers), num_cells)[:, (file.step_wall_ps >= 0).ravel()]
 
 
 _ByStep = tuple[tuple[FileFacts, NDArray[np.int64]], ...]

@@ -72,7 +72,7 @@ def rank_sum_p(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
 
 def smallest_rank_sum_p(n: int, m: int) -> float:
     """Return the least p that samples of these sizes can give."""
-    return min(1.0, 2.0 / math.comb(n + m, n))
+    return min(1.0, 2 / math.comb(n + m, n))  # Whole numbers: a float holds too few orders.
 
 
 def trend_p(values: NDArray[np.float64]) -> tuple[float, int]:

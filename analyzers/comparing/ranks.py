@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 _MOST_SIGNED = 30
 _MOST_SUMMED = 24
+_MOST_COUNTED = 1000
 _MOST_ORDERED = 60
 """Sample sizes up to which counting is exact."""
 
@@ -72,7 +73,9 @@ def rank_sum_p(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
 
 def smallest_rank_sum_p(n: int, m: int) -> float:
     """Return the least p that samples of these sizes can give."""
-    return min(1.0, 2 / math.comb(n + m, n))  # Whole numbers: a float holds too few orders.
+    if n + m > _MOST_COUNTED:  # The number of their orders fits no float, and takes long to find.
+        return min(1.0, 2 * math.exp(math.lgamma(n + 1) + math.lgamma(m + 1) - math.lgamma(n + m + 1)))
+    return min(1.0, 2 / math.comb(n + m, n))
 
 
 def trend_p(values: NDArray[np.float64]) -> tuple[float, int]:

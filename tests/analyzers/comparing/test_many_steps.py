@@ -10,6 +10,8 @@ from tests.benchmarks.reader_synthetic import write_trace
 
 def test_the_least_p_of_few_and_of_many_steps() -> None:
     assert smallest_rank_sum_p(3, 3) == pytest.approx(2 / 20)
+    assert smallest_rank_sum_p(1, 10_000) == pytest.approx(2 / 10_001)
+    assert smallest_rank_sum_p(2, 1_000) == pytest.approx(2 / (1002 * 1001 / 2))
     assert smallest_rank_sum_p(10_000, 10_000) == 0
 
 

@@ -12,6 +12,7 @@ noise, and docs/statistics.md says how few.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -56,7 +57,9 @@ def drift(a: Side, b: Side, *, alternating: bool) -> Caveat | None:
     """Return the warning that both sides drifted from round to round; `alternating` says they took turns."""
     if len(a.blocks) != len(b.blocks) or not all(len(block) for block in (*a.blocks, *b.blocks)):
         return None
-    rounds = [_relative_medians(side.blocks) for side in (a, b)]
+    if not all((block > 0).all() for block in (*a.blocks, *b.blocks)):
+        return None
+    rounds = [np.array([np.log(np.median(block)) for block in side.blocks]) for side in (a, b)]
     both = (rounds[0] + rounds[1]) / 2
     if len(both) < 2:
         return None
@@ -64,9 +67,8 @@ def drift(a: Side, b: Side, *, alternating: bool) -> Caveat | None:
     signs = {trend_p(side)[1] for side in rounds}
     position = np.arange(len(both)) - (len(both) - 1) / 2
     size = float((both * position).sum() / (position**2).sum()) * (len(both) - 1)
-    if p > _DRIFT_LEVEL or signs != {sign} or abs(size) < _DRIFT_SIZE or size * sign < 0:
+    if p > _DRIFT_LEVEL or signs != {sign} or size * sign < _DRIFT_SIZE:
         return None
-    word = "longer" if sign > 0 else "less"
     consequence = (
         "the sides took turns, so a steady drift falls on both alike"
         if alternating
@@ -74,8 +76,8 @@ def drift(a: Side, b: Side, *, alternating: bool) -> Caveat | None:
     )
     return Caveat(
         "drift",
-        f"drift: over {len(both)} rounds the steps of both sides came to take {abs(size):.0%} {word} (p = {p:.2g}); "
-        f"{consequence}",
+        f"over {len(both)} rounds the steps of both sides came to take {math.exp(size):.2f} × as long as at the start "
+        f"(p = {p:.2g}); {consequence}",
     )
 
 
@@ -94,7 +96,7 @@ def outliers(side: Side) -> Caveat | None:
     found.sort(key=lambda one: -abs(one[0] - 1))
     named = "; ".join(f"{name} ({ratio:.2f} × its session's median)" for ratio, name in found[:_MOST_NAMED])
     rest = f"; and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    return Caveat("outlier-steps", f"{side.name}: outlier steps: {named}{rest}; medians ignore them, totals do not")
+    return Caveat("outlier-steps", f"{side.name}: {named}{rest}; medians ignore them, totals do not")
 
 
 def cold(side: Side) -> Caveat | None:
@@ -124,12 +126,6 @@ def _far_from_the_rest(block: NDArray[np.float64]) -> bool:
     return len(rest) >= _FEWEST_IN_SESSION and bool(
         block[0] - np.median(rest) > max(_OUTLIER_SCALES * within_scale([rest]), np.median(rest))
     )
-
-
-def _relative_medians(blocks: Blocks) -> NDArray[np.float64]:
-    medians = np.array([np.median(block) for block in blocks])
-    middle = float(np.median(medians))
-    return medians / middle if middle else np.ones(len(medians))
 
 
 def _side(trace: Trace) -> Side:

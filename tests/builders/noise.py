@@ -82,6 +82,10 @@ def like(a: NDArray[np.float64], b: NDArray[np.float64]) -> Noise:
     return draw
 
 
+_GAP = 4
+"""Steps' worth of time between two sessions: seen in captures of preset tiny, 5 steps of 0.2 to 0.4 s each."""
+
+
 def _independent(of_step: Callable[[np.random.Generator, int], NDArray[np.float64]]) -> Noise:
     def draw(rng: np.random.Generator, rounds: int, steps: int) -> tuple[Side, Side]:
         a, b = ([1000 + of_step(rng, steps) for _ in range(rounds)] for _ in range(2))
@@ -91,10 +95,14 @@ def _independent(of_step: Callable[[np.random.Generator, int], NDArray[np.float6
 
 
 def _in_order(series: Callable[[np.random.Generator, int], NDArray[np.float64]]) -> Noise:
-    """Noise that goes on from session to session, in the order they are taken: A B B A …"""
+    """Noise that goes on from session to session, in the order they are taken: A B B A …
+
+    Between two sessions pass `_GAP` steps that nobody times, as the warm-up of the next one does in a capture.
+    """
 
     def draw(rng: np.random.Generator, rounds: int, steps: int) -> tuple[Side, Side]:
-        sessions = list((1000 + series(rng, 2 * rounds * steps)).reshape(2 * rounds, steps))
+        every = 1000 + series(rng, 2 * rounds * (steps + _GAP))
+        sessions = list(every.reshape(2 * rounds, steps + _GAP)[:, :steps])
         sides: tuple[Side, Side] = ([], [])
         for number in range(rounds):
             first, second = sessions[2 * number : 2 * number + 2]

@@ -1,6 +1,8 @@
 """Named warnings: each appears where its cause was put in, and not on noise alone."""
 
+import re
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,3 +108,12 @@ def test_warnings_are_rare_where_there_is_noise_alone(kind, rounds, steps):
 def test_a_drift_of_the_machine_is_found_in_noise():
     found = warned(lambda rng: KINDS["drift"](rng, 10, 5), 100, seed=12)
     assert found["drift"] >= 95
+
+
+def test_the_documentation_lists_every_note_about_a_comparison():
+    root = Path(__file__).resolve().parents[3]
+    sources = [path.read_text() for path in (root / "analyzers" / "comparing").glob("*.py")]
+    names = {name for source in sources for name in re.findall(r'\bCaveat\(\s*"([a-z-]+)"', source)}
+    table = (root / "docs" / "statistics.md").read_text().partition("## Notes about the steps")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([a-z-]+)`", table, re.MULTILINE)) == names
+    assert len(names) == 5

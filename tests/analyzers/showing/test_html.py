@@ -10,6 +10,7 @@ import pytest
 
 from analyzers.comparing.diff import diff
 from analyzers.comparing.places import place_savings, places
+from analyzers.counting.facts import sort_rows
 from analyzers.counting.totals import Totals
 from analyzers.reading.run import load_run
 from analyzers.showing.html import report_html
@@ -54,12 +55,14 @@ def enlarged(trace, layers, chunks, steps, factor=1.0):
     count = zero.astype(np.int64) + 1
     wall = np.array([[int(ps[step == k].sum()) for k in range(steps)]])
     one_op = {"device": zero[:steps], "step": np.arange(steps, dtype=np.int32), "op": zero[:steps]}
+    by_op = Totals(one_op, count[:steps], wall[0], wall[0], {"op": zero[:1]}, zero[:steps], steps)
     file = replace(
         trace.sessions[0][0],
         devices=("TPU:0",),
         step_labels=tuple(range(steps)),
         by_place=Totals(keys, count, ps, ps, first, group, steps),
-        by_op=Totals(one_op, count[:steps], wall[0], wall[0], {"op": zero[:1]}, zero[:steps], steps),
+        by_op=by_op,
+        sort_rows=sort_rows(trace.sessions[0][0].ops, by_op),
         step_wall_ps=wall,
     )
     return replace(trace, sessions=((file,), (file,), (file,)))

@@ -3,7 +3,9 @@
     import analyzers
     trace = analyzers.load("RUN", variant="cached")     # or any .xplane.pb, profile or log directory
     found = analyzers.diff(analyzers.load("RUN", variant="recompute"), trace)
-    analyzers.frames.times(trace)                       # pandas
+    trace.executions, trace.routing                     # pandas: every op; the sorts
+    trace.to_frame("times"), found.to_frame(by="layer") # pandas, too; analyzers.frames has them all
+    found.report("report.html")                         # one page; analyzers.report takes several comparisons
     analyzers.plots.layer_chunk(found)                  # matplotlib
 
 Importing this package is instant; what a name needs is imported when it is first used.
@@ -17,11 +19,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from analyzers.comparing.diff import diff
     from analyzers.showing import frames, plots
+    from analyzers.showing.writing import report
     from analyzers.trace import load
 
-__all__ = ["diff", "frames", "load", "plots"]
+__all__ = ["diff", "frames", "load", "plots", "report"]
 
-_HOMES = {"load": "analyzers.trace", "diff": "analyzers.comparing.diff"}
+_HOMES = {
+    "load": "analyzers.trace",
+    "diff": "analyzers.comparing.diff",
+    "report": "analyzers.showing.writing",
+}
 _MODULES = {"frames": "analyzers.showing.frames", "plots": "analyzers.showing.plots"}
 
 

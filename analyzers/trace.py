@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,11 @@ from analyzers.reading.run import CompiledVariant, Manifest, Run, is_run, load_r
 from analyzers.reading.sources import Source, find_sources, source
 from analyzers.reading.xspace import read_xspace
 from analyzers.timings import timed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analyzers.showing.frames import What
 
 _SortKey = tuple[Pass | None, Kind | None]
 Blocks = tuple[NDArray[np.float64], ...]
@@ -66,6 +72,26 @@ class Trace:
     """What the run says of how it was captured; None for a trace that is no run."""
     notes: tuple[Caveat, ...] = ()
     """What came up when its files were put together: files that could not be read, hosts that lack steps."""
+
+    # Shorthands of the public API. Frames are made in a room that imports this one, so they import it late.
+    @property
+    def executions(self) -> pd.DataFrame:
+        """Executions and time of every op by session, host, device and step, see `frames.executions`."""
+        return self.to_frame("executions")
+
+    @property
+    def routing(self) -> pd.DataFrame:
+        """The sort table: sorts per step by pass and kind, executed and compiled, see `frames.sorts`."""
+        return self.to_frame("sorts")
+
+    def to_frame(self, what: What = "times") -> pd.DataFrame:
+        """Return `times` (by place), `executions` (by op), `steps`, `sorts` or `buffers` as rows, see `frames`.
+
+        Raises ValueError for another name.
+        """
+        from analyzers.showing.frames import frame_of
+
+        return frame_of(self, what)
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from analyzers.errors import UserError
+from analyzers.files import open_permissions, sync_folder, write_whole
 from analyzers.reading.run import MANIFEST, CompiledVariant, Manifest, Run, Session, load_run
 from profiler import backends
 from profiler.compiled import Compiled, compile_program, keep_embedded
-from profiler.files import open_permissions, sync_folder, write_whole
 from profiler.interrupts import noticed_interrupts
 from profiler.readback import check_session
 from profiler.recording import bare_paths, device_record, flags_record, machine_record, trace_file

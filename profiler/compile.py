@@ -24,8 +24,8 @@ from typing import Any
 import workloads
 from analyzers.compiled import MANIFEST, SCHEMA_VERSION, CompileResult, load_compiled
 from analyzers.errors import UserError
+from analyzers.files import open_permissions, sync_folder, write_whole
 from profiler import backends
-from profiler.files import open_permissions, sync_folder, write_whole
 from profiler.versions import installed_versions, version_of
 
 ACCELERATOR_TYPES = {"tpu7x": "tpu7x-8", "v6e": "v6e-4", "v5p": "v5p-8", "v5e": "v5litepod-4"}

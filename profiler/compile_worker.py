@@ -25,10 +25,10 @@ import jax
 
 from analyzers.compiled import MANIFEST, CompileManifest, CompileRecord
 from analyzers.errors import UserError
+from analyzers.files import write_whole
 from analyzers.reading.run import CompiledVariant
 from profiler.compile import CompileRequest, UserFunction, UserModule, Workload
 from profiler.compiled import hlo_proto, memory_analysis
-from profiler.files import write_whole
 from profiler.fingerprint import fingerprint
 from profiler.funnel import lowered_sites, traced_sites
 from profiler.versions import installed_versions

@@ -14,9 +14,9 @@ from typing import Any
 
 import jax
 
+from analyzers.files import write_whole
 from analyzers.reading.protos import hlo_pb2
 from analyzers.reading.run import CompiledVariant, MemoryAnalysis
-from profiler.files import write_whole
 from profiler.fingerprint import fingerprint
 from workloads.program import Program
 from workloads.registry import find_variant

@@ -6,8 +6,11 @@ instruction name: names change with every compilation.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from analyzers.caveats import Caveat
 from analyzers.comparing.comparability import Comparability, comparability
@@ -20,6 +23,11 @@ from analyzers.counting.kinds import Kind
 from analyzers.counting.scopes import Pass
 from analyzers.counting.totals import PASSES
 from analyzers.trace import SortRow, Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analyzers.comparing.rows import By
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,19 @@ class Diff:
     buffer_changes: tuple[BufferChange, ...] | Unknown
     top_k_buffers: TopKBuffers | Unknown
     caveats: tuple[Caveat, ...]
+
+    # Shorthands of the public API. What they stand for lies in rooms that import this one, so they import it late.
+    def to_frame(self, by: By = "op") -> pd.DataFrame:
+        """Return every op, scope, layer, chunk or device of both sides as rows, see `frames.differences`."""
+        from analyzers.showing.frames import differences
+
+        return differences([self], by)
+
+    def report(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the comparison as a page (.html) or as Markdown (.md), see `analyzers.report`; return the path."""
+        from analyzers.showing.writing import report
+
+        return report([self], path, overwrite=overwrite)
 
 
 def diff(a: Trace, b: Trace, *, top: int = 10) -> Diff:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzers.comparing.deltas import TimeDelta, added, reconcile, time_delta
+from analyzers.comparing.deltas import TimeDelta, grouped, largest_change_first
 from analyzers.comparing.statistics import Blocks
 from analyzers.counting.buffers import without_numbers
 from analyzers.counting.facts import OpFacts
@@ -56,32 +56,8 @@ def match(
     a: Mapping[OpKey, Blocks], b: Mapping[OpKey, Blocks], total_a: Blocks, total_b: Blocks, top: int
 ) -> MatchedOps:
     """Match ops by key. Raises ReconciliationError where the ops of a side do not add up to its total."""
-    zero_a, zero_b = added((), total_a), added((), total_b)
-    keys = list(dict.fromkeys((*a, *b)))
-    # The rows shown are picked for being the largest of all: the family is all.
-    every = [
-        OpDelta(*key, time_delta(key[1], a.get(key, zero_a), b.get(key, zero_b), max(len(keys), 1))) for key in keys
-    ]
-    order = sorted(range(len(keys)), key=lambda k: -abs(row.value) if (row := every[k].time.saving) else 0.0)
-    shown, left = order[:top], [keys[k] for k in order[top:]]
-    groups = (
-        ("on both sides", [key for key in left if key in a and key in b]),
-        ("only in A", [key for key in left if key not in b]),
-        ("only in B", [key for key in left if key not in a]),
-    )
-    rest, parts_a, parts_b = (
-        [],
-        [a[keys[k]] for k in shown if keys[k] in a],
-        [b[keys[k]] for k in shown if keys[k] in b],
-    )
-    for where, group in groups:
-        if group:
-            parts_a.append(added((a[key] for key in group if key in a), total_a))
-            parts_b.append(added((b[key] for key in group if key in b), total_b))
-            rest.append(time_delta(f"{len(group)} more {where}", parts_a[-1], parts_b[-1], len(keys)))
-    reconcile("ops of A", parts_a, total_a)
-    reconcile("ops of B", parts_b, total_b)
-    return MatchedOps(tuple(every[k] for k in shown), tuple(rest), time_delta("all ops", total_a, total_b))
+    found = grouped("ops", a, b, (total_a, total_b), largest_change_first, top, label=lambda key: key[1])
+    return MatchedOps(tuple(OpDelta(*key, row) for key, row in found.rows), found.rest, found.total)
 
 
 def samples_by_op(trace: Trace) -> dict[OpKey, Blocks]:

@@ -26,9 +26,12 @@ def show_json(traces: Sequence[Trace]) -> str:
     return _dump({"schema_version": SCHEMA_VERSION, "kind": "moe-prof show", "traces": [_trace(t) for t in traces]})
 
 
-def diff_json(diffs: Sequence[Diff]) -> str:
-    """Return the JSON text of `moe-prof diff --json`."""
-    return _dump({"schema_version": SCHEMA_VERSION, "kind": "moe-prof diff", "diffs": [_diff(d) for d in diffs]})
+def diff_json(diffs: Sequence[Diff], tables: Sequence[dict[str, Any]] = ()) -> str:
+    """Return the JSON text of `moe-prof diff --json`; `tables` has what `--by` asks for, one for each comparison."""
+    found = [_diff(d) for d in diffs]
+    if tables:
+        found = [one | {"table": table} for one, table in zip(found, tables, strict=True)]
+    return _dump({"schema_version": SCHEMA_VERSION, "kind": "moe-prof diff", "diffs": found})
 
 
 def _dump(content: dict[str, Any]) -> str:
@@ -163,23 +166,24 @@ def _diff(diff: Diff) -> dict[str, Any]:
             }
             for row in diff.sorts
         ],
-        "step_wall": _delta(diff.step_wall),
-        "self_time": _delta(diff.self_time),
-        "sort_time": _delta(diff.sort_time),
-        "by_pass": [_delta(row) for row in diff.by_pass],
-        "by_layer": [_delta(row) for row in diff.by_layer],
-        "by_chunk": [_delta(row) for row in diff.by_chunk],
-        "without_layer": _delta(diff.unattributed),
-        "without_chunk": _delta(diff.without_chunk),
+        "step_wall": delta_json(diff.step_wall),
+        "self_time": delta_json(diff.self_time),
+        "sort_time": delta_json(diff.sort_time),
+        "by_pass": [delta_json(row) for row in diff.by_pass],
+        "by_layer": [delta_json(row) for row in diff.by_layer],
+        "by_chunk": [delta_json(row) for row in diff.by_chunk],
+        "without_layer": delta_json(diff.unattributed),
+        "without_chunk": delta_json(diff.without_chunk),
         "per_chunk_per_layer": _unknown(found)
         if isinstance(found, Unknown)
         else {label: _saving(saving) for label, saving in found.items()},
         "ops": [
-            {"pass": row.pass_.value, "opcode": row.opcode, "shape": row.shape, "scope": row.scope} | _delta(row.time)
+            {"pass": row.pass_.value, "opcode": row.opcode, "shape": row.shape, "scope": row.scope}
+            | delta_json(row.time)
             for row in diff.ops
         ],
-        "other_ops": [_delta(row) for row in diff.other_ops],
-        "op_total": _delta(diff.op_total),
+        "other_ops": [delta_json(row) for row in diff.other_ops],
+        "op_total": delta_json(diff.op_total),
         "buffer_totals": _unknown(diff.buffer_totals)
         if isinstance(diff.buffer_totals, Unknown)
         else {row.label: {"a_bytes": row.a_bytes, "b_bytes": row.b_bytes} for row in diff.buffer_totals},
@@ -207,7 +211,8 @@ def _unknown(unknown: Unknown) -> dict[str, str]:
     return {"not_available": unknown.reason}
 
 
-def _delta(row: TimeDelta) -> dict[str, Any]:
+def delta_json(row: TimeDelta) -> dict[str, Any]:
+    """Return one comparison of times."""
     return {
         "label": row.label,
         "a": _estimate(row.a),

@@ -1,4 +1,4 @@
-"""Traces as pandas frames, for notebooks: one row per thing that was measured, the unit in the column's name.
+"""Traces and comparisons as pandas frames: one row per thing that was measured, the unit in the column's name.
 
 import analyzers
 from analyzers.showing import frames
@@ -7,16 +7,44 @@ frames.times(analyzers.load("RUN", variant="cached")).groupby("pass", observed=T
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzers.comparing.deltas import TimeDelta
+from analyzers.comparing.diff import Diff
+from analyzers.comparing.rows import FIELDS, By, Sort, rows
+from analyzers.comparing.statistics import Estimate
+from analyzers.counting.hosts import host_names
 from analyzers.counting.totals import PASSES
 from analyzers.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
+
+What = Literal["times", "executions", "steps", "sorts", "buffers"]
+
+
+def frame_of(trace: Trace, what: What) -> pd.DataFrame:
+    """Return one of the frames below by its name. Raises ValueError for another name."""
+    makers = {"times": times, "executions": executions, "steps": steps, "sorts": sorts, "buffers": buffers}
+    if what not in makers:
+        raise ValueError(f"there is no frame {what!r}; choose one of {', '.join(get_args(What))}")
+    return makers[what](trace)
+
+
+def variants_frame(traces: Sequence[Trace], what: What) -> pd.DataFrame:
+    """Return the frames of several traces as one; the first column, `variant`, has the name of each."""
+    import pandas as pd
+
+    parts = [frame_of(trace, what) for trace in traces]
+    for trace, part in zip(traces, parts, strict=True):
+        part.insert(0, "variant", trace.name)
+    return pd.concat(parts, ignore_index=True)
 
 
 def times(trace: Trace) -> pd.DataFrame:
@@ -43,6 +71,44 @@ def times(trace: Trace) -> pd.DataFrame:
                         "layer": _optional(keys["layer"]),
                         "chunk": _optional(keys["chunk"]),
                         "executions": table.executions,
+                        "self_ps": table.self_ps,
+                    }
+                )
+            )
+    return pd.concat(parts, ignore_index=True)
+
+
+def executions(trace: Trace) -> pd.DataFrame:
+    """Return executions and time of every op by session, host, device and step.
+
+    Columns: session, host, device, step, op, opcode, kind, pass, shape, scope, executions, duration_ps (with what ran
+    inside: added up over ops it counts loops twice), self_ps. Rows of one op, device and step are one.
+    """
+    import pandas as pd
+
+    parts = []
+    for session, files in enumerate(trace.sessions):
+        for host, file in zip(host_names(files), files, strict=True):
+            table, ops = file.by_op, file.ops
+            op = table.keys["op"]
+            facts = {
+                "op": [o.name for o in ops],
+                "opcode": [o.opcode for o in ops],
+                "kind": [o.kind.value for o in ops],
+                "pass": [o.pass_.value for o in ops],
+                "shape": [o.shape for o in ops],
+                "scope": [o.scope for o in ops],
+            }
+            parts.append(
+                pd.DataFrame(
+                    {
+                        "session": session,
+                        "host": host,
+                        "device": np.asarray(file.devices, object)[table.keys["device"]],
+                        "step": np.asarray(file.step_labels, np.int64)[table.keys["step"]],
+                        **{name: np.asarray(values, object)[op] for name, values in facts.items()},
+                        "executions": table.executions,
+                        "duration_ps": table.duration_ps,
                         "self_ps": table.self_ps,
                     }
                 )
@@ -100,6 +166,62 @@ def buffers(trace: Trace) -> pd.DataFrame:
     ]
     columns = ["size_bytes", "dispatch_input_ratio", "shape", "opcode", "pass", "scope", "instruction"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def differences(
+    diffs: Sequence[Diff],
+    by: By = "op",
+    *,
+    sort: Sort | None = None,
+    pattern: re.Pattern[str] | None = None,
+    top: int | None = None,
+) -> pd.DataFrame:
+    """Return the rows of comparisons cut by `by`, see `analyzers.comparing.rows.rows`, one per group and comparison.
+
+    Columns: a, b (names of the sides), what `by` names (pass, opcode, shape and scope of an op), then per side the
+    median, least, greatest and mean self time per step (a_median_ps, …; missing on a side that has no such ops),
+    saving_ps with its interval saving_low_ps and saving_high_ps, and the verdict. Times are whole picoseconds.
+    """
+    import pandas as pd
+
+    found = [
+        {"a": diff.a.name, "b": diff.b.name}
+        | dict(zip(FIELDS[by], key, strict=True))
+        | _estimate("a", row.a)
+        | _estimate("b", row.b)
+        | _saving(row)
+        for diff in diffs
+        for key, row in rows(diff.a, diff.b, by, sort=sort, pattern=pattern, top=top).groups.rows
+    ]
+    sides = [f"{side}_{what}_ps" for side in "ab" for what in ("median", "min", "max", "mean")]
+    times = [*sides, "saving_ps", "saving_low_ps", "saving_high_ps"]
+    frame = pd.DataFrame(found, columns=["a", "b", *FIELDS[by], *times, "verdict"])
+    indices = [name for name in FIELDS[by] if name in ("layer", "chunk")]
+    return frame.astype(dict.fromkeys([*times, *indices], "Int64"))
+
+
+def _estimate(side: str, estimate: Estimate | None) -> dict[str, int | None]:
+    if estimate is None:
+        return dict.fromkeys(f"{side}_{what}_ps" for what in ("median", "min", "max", "mean"))
+    return {
+        f"{side}_median_ps": round(estimate.median),
+        f"{side}_min_ps": round(estimate.low),
+        f"{side}_max_ps": round(estimate.high),
+        f"{side}_mean_ps": round(estimate.mean),
+    }
+
+
+def _saving(row: TimeDelta) -> dict[str, int | str | None]:
+    saving = row.saving
+    if saving is None:
+        return {"saving_ps": None, "saving_low_ps": None, "saving_high_ps": None, "verdict": None}
+    known = not math.isnan(saving.low)
+    return {
+        "saving_ps": round(saving.value),
+        "saving_low_ps": round(saving.low) if known else None,
+        "saving_high_ps": round(saving.high) if known else None,
+        "verdict": saving.verdict.name.lower(),
+    }
 
 
 def _optional(indices: NDArray[np.int32]) -> Any:

@@ -53,7 +53,7 @@ def command(budget: Path, path: str, junit: Path | None, github: bool, write: bo
 
 
 def _write(path: Path, data: bytes) -> None:
-    from profiler.files import write_whole
+    from analyzers.files import write_whole
 
     try:
         write_whole(path, data)

@@ -70,15 +70,15 @@ def read_options(values: Mapping[str, Any]) -> LoadOptions:
     from analyzers.reading.hosts import Workers
     from analyzers.trace import LoadOptions
 
-    _pattern("--module", values["module"])
+    pattern_option("--module", values["module"])
     if values["jobs"] is not None and values["cluster"] is not None:
         raise UserError("--jobs is for this machine and --cluster for others; give one of them.")
     return LoadOptions(
         session=values["session"],
         module=values["module"],
         patterns=ScopePatterns(
-            layer=_pattern("--layer-scope", values["layer_scope"]) or DEFAULT_PATTERNS.layer,
-            chunk=_pattern("--chunk-scope", values["chunk_scope"]) or DEFAULT_PATTERNS.chunk,
+            layer=pattern_option("--layer-scope", values["layer_scope"]) or DEFAULT_PATTERNS.layer,
+            chunk=pattern_option("--chunk-scope", values["chunk_scope"]) or DEFAULT_PATTERNS.chunk,
         ),
         partial=values["partial"],
         workers=Workers(values["jobs"], values["cluster"]),
@@ -86,7 +86,8 @@ def read_options(values: Mapping[str, Any]) -> LoadOptions:
     )
 
 
-def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:
+def pattern_option(option: str, text: str | None) -> re.Pattern[str] | None:
+    """Return the regular expression that an option was given, None for none. Raises UserError for a bad one."""
     try:
         return re.compile(text) if text is not None else None
     except re.error as error:

@@ -16,6 +16,7 @@ from profiler.cli.reading import (
     refuse_differences,
     sides_of,
 )
+from profiler.cli.writing import check_output, write_output
 
 if TYPE_CHECKING:
     from analyzers.comparing.diff import Diff
@@ -65,26 +66,6 @@ def command(
     write_output(output, text.encode())
     click.echo(f"wrote {output} ({len(text.encode()) / 1024:,.0f} KiB)", err=True)
     return exit_code((base, *others))
-
-
-def check_output(output: Path, force: bool) -> None:
-    """Refuse, before any work, a file that cannot be written or must not be replaced. Raises UserError."""
-    if output.is_dir():
-        raise UserError(f"{output} is a folder; name the file to write, such as {output / 'report.html'}.")
-    if output.exists() and not force:
-        raise UserError(f"{output} exists; add --force to replace it, or name another file.")
-    if not output.parent.is_dir():
-        raise UserError(f"{output.parent} is no folder; make it first, or write elsewhere.")
-
-
-def write_output(output: Path, data: bytes) -> None:
-    """Write a file whole. Raises UserError where that fails."""
-    from profiler.files import write_whole
-
-    try:
-        write_whole(output, data)
-    except OSError as error:
-        raise UserError(f"{output} cannot be written: {error.strerror or error}.") from error
 
 
 def _markdown(diffs: list[Diff], top: int) -> str:

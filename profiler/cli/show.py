@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
 import click
 
 from analyzers.timings import timed
 from profiler.cli.reading import exit_code, read_options, reading_options, traces_of
 from profiler.cli.timings import timings_option
+from profiler.cli.writing import frame_options, write_frames
+
+if TYPE_CHECKING:
+    from analyzers.showing.frames import What
 
 
 @click.command(short_help="One trace: sorts, time per layer and chunk, buffers.")
@@ -17,9 +24,27 @@ from profiler.cli.timings import timings_option
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Ops and buffers to list.")
 @click.option("--loops", is_flag=True, help="Print the loops of the step's module and what they are taken for.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema in docs/json.md) instead of tables.")
+@click.option(
+    "--frame",
+    type=click.Choice(["times", "executions", "steps", "sorts", "buffers"]),
+    default="times",
+    show_default=True,
+    help="Rows for --csv and --parquet: times by pass, layer and chunk, executions by op, steps, sorts or buffers.",
+)
+@frame_options
 @reading_options
 @timings_option
-def command(path: str, variants: tuple[str, ...], top: int, loops: bool, as_json: bool, **reading: object) -> int:
+def command(
+    path: str,
+    variants: tuple[str, ...],
+    top: int,
+    loops: bool,
+    as_json: bool,
+    frame: str,
+    csv: Path | None,
+    parquet: Path | None,
+    **reading: object,
+) -> int:
     """Show sorts, time and buffers of PATH.
 
     PATH is a trace file (.xplane.pb), a profile or log directory, or a run that `moe-prof capture` wrote.
@@ -30,15 +55,18 @@ def command(path: str, variants: tuple[str, ...], top: int, loops: bool, as_json
     moe-prof show logs/host.xplane.pb      any trace of JAX or XLA
     moe-prof show logs --session 2026_01_31_12_00_00
     moe-prof show logs --loops             which loop is the layers? what to give --layer-scope
+    moe-prof show RUN --frame executions --csv ops.csv
     """
     with timed("imports"):
         from analyzers.showing.as_json import show_json
+        from analyzers.showing.frames import variants_frame
         from analyzers.showing.loops_document import loops_document, loops_json
         from analyzers.showing.text import print_document
         from analyzers.showing.trace_document import trace_document
 
     options = read_options(reading)
     traces = traces_of(path, variants, options)
+    write_frames(csv, parquet, lambda: variants_frame(traces, cast("What", frame)))
     with timed("showing"):
         if as_json:
             click.echo(loops_json(traces, options.patterns) if loops else show_json(traces))

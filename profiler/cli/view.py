@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from analyzers.errors import UserError
-from profiler.cli.report import check_output, write_output
+from profiler.cli.writing import check_output, write_output
 
 _STARTS_WITHIN_S = 90.0
 

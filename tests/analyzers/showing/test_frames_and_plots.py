@@ -5,10 +5,12 @@ import sys
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 
 import analyzers
 from analyzers.comparing.places import place_savings, places
+from analyzers.errors import UserError
 
 mpl.use("Agg")
 
@@ -38,6 +40,55 @@ def test_times_add_up_to_each_step(sides):
         np.testing.assert_allclose(per_step, np.concatenate(trace.self_ps()))
         assert frame.layer.dropna().unique().tolist() == [0, 1]
         assert frame.chunk.isna().any()
+
+
+def test_executions_add_up_to_each_step_and_to_the_sorts(sides):
+    for trace, sorts in zip(sides, (18, 8), strict=True):
+        frame = trace.executions
+        per_step = frame.groupby(["session", "step"]).self_ps.sum().to_numpy() / len(trace.devices)
+        np.testing.assert_allclose(per_step, np.concatenate(trace.self_ps()))
+        assert frame.device.unique().tolist() == ["CPU:0", "CPU:1"]
+        # Every sort is an op of its own here: 18 and 8 per step and device, as in the optimised HLO.
+        of_sorts = frame[frame.kind.isin(["sort", "argsort", "top_k"])]
+        assert set(of_sorts.groupby(["session", "device", "step"]).executions.sum()) == {sorts}
+        assert (frame.duration_ps >= frame.self_ps).all()
+        assert set(frame.columns[4:10]) == {"op", "opcode", "kind", "pass", "shape", "scope"}
+
+
+def test_what_hangs_on_a_trace_are_the_frames(sides):
+    trace = sides[0]
+    assert trace.routing.equals(analyzers.frames.sorts(trace))
+    assert trace.to_frame().equals(analyzers.frames.times(trace))
+    assert trace.to_frame("steps").equals(analyzers.frames.steps(trace))
+    with pytest.raises(ValueError, match="no frame 'walls'; choose one of times, executions, steps, sorts, buffers"):
+        trace.to_frame("walls")
+
+
+def test_a_comparison_as_rows(sides):
+    found = analyzers.diff(*sides)
+    layers = found.to_frame(by="layer")
+    assert layers.layer.tolist() == [0, 1, pd.NA]
+    # The other way: medians of the frame of times.
+    times = [trace.to_frame() for trace in sides]
+    for side, frame in zip("ab", times, strict=True):
+        own = frame[frame.layer == 1].groupby(["session", "step"]).self_ps.sum() / 2
+        assert layers[f"{side}_median_ps"][1] == pytest.approx(own.median(), abs=1)
+    assert found.to_frame()["a_mean_ps"].sum() == pytest.approx(layers["a_mean_ps"].sum(), rel=1e-6)
+    assert str(layers.saving_low_ps.dtype) == "Int64"
+
+
+def test_a_report_is_written_once(sides, tmp_path):
+    found = analyzers.diff(*sides)
+    assert found.report(tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert found.report(tmp_path / "report.md").read_text().startswith("### recompute → cached")
+    (tmp_path / "report.md").write_text("mine")
+    with pytest.raises(UserError, match=r"report\.md exists; give overwrite=True"):
+        found.report(tmp_path / "report.md")
+    assert (tmp_path / "report.md").read_text() == "mine"
+    both = analyzers.report([found, found], tmp_path / "report.md", overwrite=True)
+    assert both.read_text().count("### recompute → cached") == 2
+    with pytest.raises(UserError, match=r"ends in neither \.html nor \.md"):
+        found.report(tmp_path / "report.pdf")
 
 
 def test_sorts_have_the_counts_of_the_optimised_program(sides):

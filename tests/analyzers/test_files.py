@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.files import write_whole
+from analyzers.files import write_whole
 
 
 def test_new_content_replaces_the_old(tmp_path: Path) -> None:

@@ -7,19 +7,21 @@ from a trace is escaped by the template engine, and a content security policy le
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from analyzers.comparing.comparability import Comparability
 from analyzers.comparing.diff import Diff
 from analyzers.comparing.places import Places, places
 from analyzers.showing.claim import body, claim
 from analyzers.showing.diff_document import differences, names
-from analyzers.showing.format import NOT_AVAILABLE, change, estimate_us, executions, saving_us
+from analyzers.showing.format import saving_us
 from analyzers.showing.pictures import HeatMap, saving_map, strip, time_map
-from analyzers.showing.tables import Cell, Column, Document, Paragraph, Table, cells
+from analyzers.showing.report_tables import funnel_table, overview, peak_parts, verdicts, versions
+from analyzers.showing.tables import Document, Table
 from analyzers.showing.trace_document import trace_document
 from analyzers.trace import Trace
 
@@ -68,10 +70,12 @@ def report_html(diffs: Sequence[Diff], top: int = 10) -> str:
             if len(comparisons) == 1
             else f"{len(comparisons)} variants against {diffs[0].a.name}",
             comparisons=comparisons,
-            overview=_overview(diffs),
+            verdicts=verdicts(diffs),
+            overview=overview(diffs),
+            funnel=funnel_table(sides),
             strip=strip(sides),
             sides=[_side(*pair, mapped, top) for pair in zip(sides, found, strict=True)],
-            versions=_versions(sides),
+            versions=versions(sides),
         )
     )
 
@@ -86,7 +90,23 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.tests["table"] = lambda part: isinstance(part, Table)
+    environment.filters["pieces"] = _pieces
+    environment.filters["breakable"] = _breakable
     return environment
+
+
+def _pieces(text: str) -> list[list[str]]:
+    """Return a figure, and its spread or the ends of its interval: a narrow cell breaks between those, then inside."""
+    for mark in (" [", " ("):
+        head, found, tail = text.partition(mark)
+        if found:
+            return [[head], (mark[1:] + tail).replace(", ", ",\n").split("\n")]
+    return [[text]]
+
+
+def _breakable(text: str) -> Markup:
+    """Return a scope path that may break after each slash."""
+    return Markup("/<wbr>").join(escape(part) for part in text.split("/"))
 
 
 def _with_rest(indices: list[int]) -> tuple[int, ...]:
@@ -102,69 +122,16 @@ def _comparison(number: int, diff: Diff, top: int, found: tuple[Places, Places] 
         claim=claim(diff),
         tone=saving_us(step).style if step else "",
         alarms=differences(diff),
-        document=body(diff, top),
+        document=_with_peaks(body(diff, top), diff),
         heat=saving_map(*found) if found else "no scope and no loop tells layers or chunks",
         facts=diff.comparability,
         names=(a, b),
     )
 
 
+def _with_peaks(document: Document, diff: Diff) -> Document:
+    return replace(document, parts=(*document.parts, *peak_parts(diff)))
+
+
 def _side(trace: Trace, found: Places, mapped: bool, top: int) -> _Side:
     return _Side(trace.name, trace_document(trace, top), time_map(found) if mapped else None)
-
-
-def _overview(diffs: Sequence[Diff]) -> Table:
-    base = diffs[0].a
-    rows = [
-        cells(
-            base.name,
-            executions(base.sort_executions(), base.at_least),
-            "",
-            estimate_us(diffs[0].sort_time.a),
-            "",
-            estimate_us(diffs[0].step_wall.a),
-            "",
-        )
-    ]
-    rows += [
-        cells(
-            diff.b.name,
-            executions(diff.b.sort_executions(), diff.b.at_least),
-            change(base.sort_executions()[1], diff.b.sort_executions()[1]),
-            estimate_us(diff.sort_time.b),
-            saving_us(diff.sort_time.saving),
-            estimate_us(diff.step_wall.b),
-            saving_us(diff.step_wall.saving),
-        )
-        for diff in diffs
-    ]
-    return Table(
-        f"Every variant against {base.name}",
-        (
-            Column("variant", numeric=False),
-            Column("sorts per step"),
-            Column("change"),
-            Column("sorts, µs per step"),
-            Column("saving, µs [95 % interval]"),
-            Column("step, µs"),
-            Column("saving, µs [95 % interval]"),
-        ),
-        tuple(rows),
-    )
-
-
-def _versions(sides: Sequence[Trace]) -> Table | Paragraph:
-    manifests = {side.path: side.manifest for side in sides if side.manifest is not None}
-    if not manifests:
-        return Paragraph(f"Versions: {NOT_AVAILABLE}, neither side is a run that recorded them.")
-    software = dict.fromkeys(name for manifest in manifests.values() for name in sorted(manifest.versions))
-    recorded = [
-        ("captured", *(m.created for m in manifests.values())),
-        ("command", *(" ".join(m.argv) for m in manifests.values())),
-        *((name, *(m.versions.get(name) or "none" for m in manifests.values())) for name in software),
-    ]
-    return Table(
-        "Captured with",
-        (Column("", numeric=False), *(Column(path, numeric=False) for path in manifests)),
-        tuple(tuple(Cell(text) for text in row) for row in recorded),
-    )

@@ -37,5 +37,47 @@ for (const table of document.querySelectorAll("table.data")) {
   });
 }
 
+// A map is one stop of the Tab key; arrows move in it, and the cell they are on is read out below.
+for (const table of document.querySelectorAll("table.heat")) {
+  const rows = [...table.tBodies[0].rows];
+  const says = table.closest("figure").querySelector("output");
+  const columns = [...table.tHead.rows[0].cells].map((c) => c.textContent);
+  let here = rows[0].cells[1];
+  here.tabIndex = 0;
+  table.addEventListener("keydown", (event) => {
+    const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] || [];
+    if (down === undefined) return;
+    event.preventDefault();
+    const row = rows[here.parentNode.sectionRowIndex + down];
+    const next = row && row.cells[here.cellIndex + right];
+    if (next && next.tagName === "TD") go(next);
+  });
+  const go = (cell) => {
+    cell.tabIndex = -1; // else it takes no focus
+    cell.focus();
+  };
+  const read = (cell) => {
+    here.tabIndex = -1;
+    here = cell;
+    here.tabIndex = 0;
+    const detail = here.title ? `, ${here.title}` : "";
+    says.textContent = `${here.parentNode.cells[0].textContent}, ${columns[here.cellIndex]}: ${here.textContent} µs${detail}`;
+  };
+  table.addEventListener("focusin", (event) => read(event.target));
+  table.addEventListener("click", (event) => {
+    const cell = event.target.closest("td");
+    if (cell) go(cell);
+  });
+}
+
+// A link to a comparison unfolds it.
+function unfold() {
+  const target = location.hash && document.getElementById(location.hash.slice(1));
+  const details = target && target.closest("details");
+  if (details) details.open = true;
+}
+addEventListener("hashchange", unfold);
+unfold();
+
 // What is folded on the screen belongs on paper too.
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((d) => (d.open = true)));

@@ -100,20 +100,23 @@ class Browser:
         return time.perf_counter() - started
 
     def evaluate(self, expression: str) -> Any:
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(answer["exceptionDetails"].get("exception", {}).get("description", "it threw"))
         return answer["result"].get("value")
 
     def press(self, key: str) -> None:
         text = {"Enter": "\r", " ": " "}.get(key, "")
-        code = {"Enter": 13, "Tab": 9, " ": 32}[key]
+        code = {"Enter": 13, "Tab": 9, " ": 32, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}[key]
         shared = {"key": key, "code": key, "windowsVirtualKeyCode": code}
         self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **shared)
         self.call("Input.dispatchKeyEvent", type="keyUp", **shared)
 
     def screenshot(self, file: Path, *, whole: bool = False) -> None:
-        answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        # Chromium takes no picture taller than 16384 px.
+        size = self.evaluate("[innerWidth, Math.min(document.documentElement.scrollHeight, 16000)]")
+        clip = {"clip": {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}} if whole else {}
+        answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole, **clip)
         file.write_bytes(base64.b64decode(answer["data"]))
 
     def pdf(self) -> bytes:

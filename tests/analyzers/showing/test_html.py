@@ -16,6 +16,7 @@ from analyzers.reading.run import load_run
 from analyzers.showing.html import report_html
 from analyzers.trace import load_variants
 from tests.analyzers.showing.browser import Browser, find_chromium
+from tests.builders.variants import slower, variants
 
 MEGABYTE = 1_000_000
 
@@ -180,3 +181,111 @@ def test_a_difference_that_is_not_the_variant_is_an_alarm_on_top(sides):
     assert 0 < text.index('role="alert"') < text.index('class="claim')
     assert "The sides differ in mode: recompute has backward, cached has forward." in text
     assert 'role="alert"' not in report_html([diff(*sides)])
+
+
+def test_the_arrow_keys_read_a_map(browser, sides, tmp_path):
+    file = tmp_path / "map.html"
+    file.write_text(report_html([diff(enlarged(sides[0], 3, 2, 5), enlarged(sides[1], 3, 2, 5, factor=0.5))]))
+    browser.problems.clear()
+    browser.open(file)
+    browser.evaluate("""
+        window.map = document.querySelector("table.heat");
+        window.said = () => map.closest("figure").querySelector("output").textContent;
+        map.closest(".scroll").focus();
+    """)
+    # One stop of the Tab key, on the first cell; the rest of the map is reached by arrows.
+    browser.press("Tab")
+    # The median of five steps is the third; half of (1 + layer) × (1 + chunk) µs is saved.
+    assert browser.evaluate("said()").startswith("layer 0, chunk 0: +0.510 µs, 95 % interval +0.")
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        browser.press(key)
+    assert browser.evaluate("said()").startswith("layer 2, chunk 1: +3.060 µs, 95 % interval +")
+    browser.press("ArrowRight")
+    assert browser.evaluate("said()") == "layer 2, no chunk: – µs, nothing ran here"
+    browser.press("ArrowRight")
+    browser.press("ArrowUp")
+    assert browser.evaluate("said()").startswith("layer 1, no chunk")
+    assert browser.evaluate("[...map.querySelectorAll('td')].filter((c) => c.tabIndex === 0).length") == 1
+    browser.press("Tab")
+    assert not browser.evaluate("map.contains(document.activeElement)")
+    browser.evaluate("map.tBodies[0].rows[1].cells[2].click()")
+    assert browser.evaluate("said()").startswith("layer 1, chunk 1: +2.040 µs")
+    assert browser.problems == []
+
+
+@pytest.fixture(scope="module")
+def twelve(tmp_path_factory):
+    return variants(tmp_path_factory.mktemp("twelve"), layers=2, chunks=3, count=12)
+
+
+def test_of_many_variants_the_page_counts_verdicts_and_the_funnel(twelve, browser, tmp_path):
+    noise = replace(twelve[0], name="same")
+    slow = slower(twelve[0], 1.5, "slow")
+    text = report_html([diff(twelve[0], other) for other in (*twelve[1:], noise, slow)])
+    claim = re.search(r'<p class="claim">(.*?)</p>', text).group(1)
+    assert claim.startswith(
+        "11 of 13 variants shorten the step of recompute, 1 is longer, 1 is not to be told from it. Savings per step go"
+    )
+    file = tmp_path / "twelve.html"
+    file.write_text(text)
+    browser.open(file)
+    funnel = browser.evaluate("""
+        [...[...document.querySelectorAll("figure.table")].find(
+            (f) => f.querySelector("figcaption")?.textContent.startsWith("Funnel")).querySelector("tbody").rows]
+            .slice(0, 3).map((r) => [...r.cells].map((c) => c.textContent))
+    """)
+    # One sort in each of 2 layers × 3 chunks, or one in each of 2 layers; all in the forward pass.
+    assert funnel == [[name, str(n), str(n), str(n)] for name, n in (("recompute", 6), ("cached", 2), ("variant-2", 2))]
+
+
+def test_a_link_to_a_comparison_unfolds_it(twelve, browser, tmp_path):
+    file = tmp_path / "twelve.html"
+    file.write_text(report_html([diff(twelve[0], other) for other in twelve[1:]]))
+    browser.problems.clear()
+    browser.open(file, width=400)
+    browser.evaluate("document.querySelector('a[href=\"#comparison-7\"]').focus()")
+    assert browser.evaluate("document.activeElement.textContent") == "variant-7"
+    folded = "document.getElementById('comparison-7').closest('details').open"
+    assert browser.evaluate(folded) is False
+    browser.evaluate("window.moved = new Promise((done) => addEventListener('hashchange', () => done())); 0")
+    browser.press("Enter")
+    browser.evaluate("moved")
+    assert browser.evaluate(folded) is True
+    assert browser.problems == []
+
+
+def test_many_layers_are_folded_and_still_sort(browser, sides, tmp_path):
+    file = tmp_path / "many.html"
+    file.write_text(report_html([diff(enlarged(sides[0], 61, 2, 5), enlarged(sides[1], 61, 2, 5, factor=0.5))]))
+    browser.open(file)
+    browser.evaluate("""
+        window.figure = [...document.querySelectorAll("figure.table")].find(
+            (f) => f.querySelector(".caption")?.textContent === "Time per step by layer (62 rows)");
+    """)
+    assert browser.evaluate("figure.querySelector('details').open") is False
+    browser.evaluate("figure.querySelector('details').open = true")
+    browser.evaluate("figure.querySelectorAll('thead button')[1].click()")
+    assert browser.evaluate("figure.querySelector('tbody').rows[0].cells[0].textContent") == "layer 60"
+    # What no layer claims is a total of its own kind: it stays below.
+    assert browser.evaluate("figure.querySelector('tfoot').rows[0].cells[0].textContent") == "no layer"
+
+
+def test_the_page_holds_every_part_of_a_comparison(sides):
+    text = report_html([diff(*sides)])
+    order = [
+        'class="claim',
+        "Every variant against recompute",
+        "Funnel: sorts per step and device, compiled and executed, by pass",
+        "Wall time of every step on its slowest device",
+        "Comparable:",
+        "Warning",
+        "Saving per step by layer × chunk, µs of self time",
+        "Sorts per step and device",
+        "Ops whose self time moved most",
+        "recompute: alive at the peak",
+        "cached: alive at the peak",
+        "Each side by itself",
+        "Captured with",
+    ]
+    places_in_page = [text.index(part) for part in order]
+    assert places_in_page == sorted(places_in_page)

@@ -17,11 +17,10 @@ from typing import Any
 from analyzers.counting.buffers import Buffer, Buffers, buffers
 from analyzers.counting.hlo import Module
 from analyzers.counting.liveness import Peak, live_peak
-from analyzers.counting.sites import Site, compiled_sites, path_of
+from analyzers.counting.sites import Site, compiled_sites
 from analyzers.errors import UserError
 from analyzers.reading.decoding import MalformedError, decode
 from analyzers.reading.run import CompiledVariant
-from analyzers.trace import Trace
 
 SCHEMA_VERSION = 1
 KIND = "moe-prof compile"
@@ -179,20 +178,3 @@ def _check(folder: Path, name: str) -> None:
         raise UserError(f"{folder / MANIFEST} names {name!r}, which is outside the folder; it was not read.")
     if not (folder / name).is_file():
         raise UserError(f"{folder} is missing {name}, which its {MANIFEST} names; compile again.")
-
-
-def executed_sites(trace: Trace) -> tuple[Site, ...]:
-    """Return the sorts that a trace shows per step, by pass and kind and the scopes of their ops.
-
-    The most over devices and steps; a step of a whole trace executes equally many on each.
-    """
-    found: dict[tuple[str, str, str], int] = {}
-    file = trace.sessions[0][0]
-    table = file.by_op
-    for number, op in enumerate(file.ops):
-        mine = table.keys["op"] == number
-        if not op.sorts or not mine.any():
-            continue
-        key = op.kind.value, op.pass_.value, path_of(op.scope)
-        found[key] = found.get(key, 0) + int(table.executions[mine].max()) * op.sorts
-    return tuple(Site(kind, "", pass_, path, (), times, "") for (kind, pass_, path), times in found.items())

@@ -64,6 +64,9 @@ class Place:
     path: str
 
 
+EXECUTED = "executed"
+"""The level that a trace tells; the others are told by programs."""
+
 Levels = Mapping[str, Sequence[Site]]
 
 
@@ -133,14 +136,24 @@ def _steps_between(before: str, old: Sequence[Site], after: str, new: Sequence[S
     found = []
     for (kind, pass_, path), (was, now) in grouped.items():
         a, b = count(was), count(now)
-        moved = {_depth(s) for s in was} != {_depth(s) for s in now}
+        # Of what was executed nobody knows the loops.
+        moved = after != EXECUTED and {_depth(s) for s in was} != {_depth(s) for s in now}
         if a == b and not (moved and was and now):
             continue
-        story, guess = _story(was, now, new)
+        story, guess = _executed_story(a, b) if after == EXECUTED else _story(was, now, new)
         if after == "lowered" and was and not now:
             story, guess = "gone: dead code, which jax drops as it lowers", False
         found.append(Step(kind, pass_, path, before, after, a.times, b.times, story, guess))
     return sorted(found, key=lambda s: (_PASSES.index(s.pass_), _KINDS.index(s.kind), s.path))
+
+
+def _executed_story(compiled: Count, found: Count) -> tuple[str, bool]:
+    """Return what a count of a trace means that is not the compiled one."""
+    if compiled.unknown:
+        return "only the trace can tell", False
+    if found.times < compiled.times:
+        return "fewer ran than were compiled: another program, or the trace lost some", True
+    return "more ran than were compiled: another program", True
 
 
 def _story(was: Sequence[Site], now: Sequence[Site], new: Sequence[Site]) -> tuple[str, bool]:

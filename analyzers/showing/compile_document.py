@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from typing import Any
 
-from analyzers.comparing.funnel import Count, Place, count, funnel, places, steps
+from analyzers.comparing.executed import Executed
+from analyzers.comparing.funnel import EXECUTED, Count, Place, count, funnel, places, steps
 from analyzers.compiled import CompiledProgram, repeated_buffers
 from analyzers.counting.buffers import changes
 from analyzers.counting.kinds import Kind
@@ -21,14 +23,15 @@ Levels = Mapping[str, Sequence[Site]]
 _ALWAYS = frozenset(k.value for k in Kind if k.is_sort)
 
 
-def compile_document(program: CompiledProgram, top: int = 10, executed: Sequence[Site] | None = None) -> Document:
+def compile_document(program: CompiledProgram, top: int = 10, executed: Executed | None = None) -> Document:
     """Return the document of one program; `top` limits buffers, `executed` adds the counts of a run as a level."""
     levels: dict[str, Sequence[Site]] = dict(program.levels)
     if executed is not None:
-        levels["executed"] = executed
+        levels[EXECUTED] = executed.sites
     parts: list[Table | Paragraph] = [_funnel_table(levels), _steps_table(levels)]
     parts += [_place_table(levels["compiled"]), *_memory(program, top)]
-    return Document(heading(program), tuple(parts), _notes(program, levels))
+    notes = (*(executed.notes if executed else ()), *_notes(program, levels))
+    return Document(heading(program), tuple(parts), notes)
 
 
 def heading(program: CompiledProgram) -> str:
@@ -71,7 +74,7 @@ def _funnel_table(levels: Levels) -> Table | Paragraph:
             row.kind + (f" {row.name}" if row.name else ""),
             row.pass_,
             *(
-                NOT_AVAILABLE if level == "executed" and row.kind not in _ALWAYS else _number(row.counts[level])
+                NOT_AVAILABLE if level == EXECUTED and row.kind not in _ALWAYS else _number(row.counts[level])
                 for level in names
             ),
         )
@@ -281,14 +284,16 @@ def _peak_lines(a: CompiledProgram, b: CompiledProgram) -> list[str]:
     return peak_story(a.name, b.name, (a.buffers, b.buffers), (a.peak, b.peak))
 
 
-def compile_json(programs: Sequence[CompiledProgram]) -> str:
-    """Return the JSON text of `moe-prof compile --json`; sizes are bytes."""
-    content = {"schema_version": 1, "kind": "moe-prof compile report", "programs": [_program(p) for p in programs]}
+def compile_json(programs: Sequence[CompiledProgram], executed: Sequence[Executed | None] = ()) -> str:
+    """Return the JSON text of `moe-prof compile --json`; sizes are bytes, `executed` as for `compile_document`."""
+    both = zip_longest(programs, executed)
+    content = {"schema_version": 1, "kind": "moe-prof compile report", "programs": [_program(*p) for p in both]}
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _program(program: CompiledProgram) -> dict[str, Any]:
+def _program(program: CompiledProgram, executed: Executed | None) -> dict[str, Any]:
     about, found = program.manifest, program.buffers
+    levels = dict(program.levels) | ({EXECUTED: executed.sites} if executed else {})
     return {
         "name": program.name,
         "path": str(program.folder),
@@ -302,10 +307,13 @@ def _program(program: CompiledProgram) -> dict[str, Any]:
         "compile_seconds": program.record.compiled.compile_seconds,
         "funnel": [
             {"kind": r.kind, "name": r.name, "pass": r.pass_}
-            | {level: {"executions": c.times, "unknown": c.unknown} for level, c in r.counts.items()}
-            for r in funnel(program.levels)
+            | {
+                level: {"executions": c.times, "unknown": c.unknown} if level != EXECUTED or r.kind in _ALWAYS else None
+                for level, c in r.counts.items()
+            }
+            for r in funnel(levels)
         ],
-        "steps": [asdict(s) for s in steps(program.levels)],
+        "steps": [asdict(s) for s in steps(levels)],
         "sorts": [
             {
                 "pass": p.pass_,

@@ -14,6 +14,7 @@ from profiler.cli.parameters import config_options, variant_names, variant_optio
 from workloads.registry import MODES, check, preset_config
 
 if TYPE_CHECKING:
+    from analyzers.comparing.executed import Executed
     from analyzers.compiled import CompiledProgram
     from profiler.compile import CompileRequest
 
@@ -40,7 +41,9 @@ def _optional_workload(function: Any) -> Any:
 @click.option("--no-cache", is_flag=True, help="Compile again, even if the result is known.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep the result in this folder, for check.")
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Buffers to list.")
-@click.option("--run", "run_path", metavar="RUN", help="A capture of the same variants: adds the level executed.")
+@click.option(
+    "--run", "run_path", metavar="RUN | TRACE", help="A capture of the same programs: adds the level executed."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @config_options
 def command(
@@ -94,12 +97,13 @@ def command(
     if output is not None:
         results = (merged(results, output),)
     programs = [program for result in results for program in result.programs]
+    executed = _executed(programs, run_path)
     if as_json:
         from analyzers.showing.compile_document import compile_json
 
-        click.echo(compile_json(programs))
+        click.echo(compile_json(programs, executed))
     else:
-        _show(programs, top, run_path)
+        _show(programs, top, executed)
 
 
 def _requests(
@@ -138,21 +142,23 @@ def _own(module: str, target: str, xla_flags: str, libtpu_args: str) -> CompileR
     return CompileRequest(UserModule(str(path), function), target, xla_flags, libtpu_args)
 
 
-def _show(programs: list[CompiledProgram], top: int, run_path: str | None) -> None:
+def _executed(programs: list[CompiledProgram], run_path: str | None) -> list[Executed | None]:
+    if run_path is None:
+        return [None] * len(programs)
+    from analyzers.comparing.executed import executed
+
+    return [executed(run_path, program, alone=len(programs) == 1) for program in programs]
+
+
+def _show(programs: list[CompiledProgram], top: int, executed: list[Executed | None]) -> None:
     from analyzers.showing.compile_document import compile_diff_document, compile_document
     from analyzers.showing.text import print_document
 
     color = click.get_current_context().color
-    for number, program in enumerate(programs):
+    for number, (program, found) in enumerate(zip(programs, executed, strict=True)):
         if number:
             click.echo()
-        executed = None
-        if run_path is not None:
-            from analyzers.compiled import executed_sites
-            from analyzers.trace import load
-
-            executed = executed_sites(load(run_path, variant=program.name))
-        print_document(compile_document(program, top, executed), color=color)
+        print_document(compile_document(program, top, found), color=color)
     for other in programs[1:]:
         click.echo()
         print_document(compile_diff_document(programs[0], other, top), color=color)

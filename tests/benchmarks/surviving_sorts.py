@@ -1,11 +1,13 @@
 """How many sorts of each variant survive compilation, on a CPU and on TPUs that are not there.
 
     python -m tests.benchmarks.surviving_sorts [cpu v6e:2x2 tpu7x:2x2x1 ...] [--only WORKLOAD/VARIANT]
+    python -m tests.benchmarks.surviving_sorts [cpu v6e:2x2 tpu7x:2x2x1 ...] --inverses
 
 Compiles one step of mode backward per variant (preset tiny: 2 layers, 4 chunks; ring and a2a over 4 devices, bfloat16
 for TPUs) in a process of its own per target, and counts instructions × trip counts per step. TPU targets need the
-extra `tpu`. Prints a Markdown table: forward + recompute + backward = all, and in brackets how many of them run inside
-a chunk loop.
+extra `tpu`. With --inverses it compiles permute with every choice of inverse, for the forward (un-permute) and for the
+backward pass, instead of the named variants. Prints a Markdown table: forward + recompute + backward = all, and in
+brackets how many of them run inside a chunk loop.
 """
 
 from __future__ import annotations
@@ -18,7 +20,19 @@ import sys
 from typing import Any
 
 ACCELERATORS = {"v5e:2x2": "v5litepod-4", "v5p:2x2x1": "v5p-8", "v6e:2x2": "v6e-4", "tpu7x:2x2x1": "tpu7x-8"}
+INVERSES = {
+    "argsort everywhere": "activations=gather,inverse=argsort",
+    "scatter in the backward alone": "activations=gather,inverse=argsort,backward_inverse=scatter",
+    "reuse in the backward (argsort once)": "activations=gather,inverse=reuse",
+    "argsort in the backward alone": "activations=gather,inverse=scatter,backward_inverse=argsort",
+    "scatter everywhere": "activations=gather,inverse=scatter",
+    "reuse in the backward (scatter once)": "activations=gather,inverse=scatter,backward_inverse=reuse",
+}
+"""Choices of permute's inverse that --inverses compares, as variants spelled out."""
 PASSES = ("forward", "recompute", "backward")
+
+
+_ALL_INVERSES = "inverses"
 
 
 def environment(target: str) -> dict[str, str]:
@@ -63,12 +77,12 @@ def _work(target: str, only: str | None, kernels: str) -> None:
         from jax.experimental import topologies
 
         devices = list(topologies.get_topology_desc(platform="tpu", topology_name=target).devices)
-    result = {
-        f"{workload.name}/{variant.name}": _count_one(workload.name, variant.name, target, devices, kernels)
-        for workload in WORKLOADS.values()
-        for variant in workload.variants
-        if only in (None, f"{workload.name}/{variant.name}")
-    }
+    if only == _ALL_INVERSES:
+        wanted = {name: ("permute", variant) for name, variant in INVERSES.items()}
+    else:
+        named = [(workload.name, variant.name) for workload in WORKLOADS.values() for variant in workload.variants]
+        wanted = {f"{w}/{v}": (w, v) for w, v in named if only in (None, f"{w}/{v}")}
+    result = {name: _count_one(*found, target, devices, kernels) for name, found in wanted.items()}
     print(json.dumps(result))
 
 
@@ -114,6 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", default=["cpu"])
     parser.add_argument("--only", help="one WORKLOAD/VARIANT")
+    parser.add_argument("--inverses", action="store_const", const=_ALL_INVERSES, dest="only", help="of permute")
     parser.add_argument("--kernels", default="jax", choices=["jax", "pallas"])
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()

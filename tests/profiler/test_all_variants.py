@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import pytest
 
+from analyzers.comparing.executed import executed_sites
 from analyzers.comparing.funnel import Count, sorts
-from analyzers.compiled import executed_sites, load_compiled
+from analyzers.compiled import load_compiled
 from analyzers.reading.run import load_run
 from analyzers.showing.trace_document import trace_document
 from analyzers.trace import load_variants

@@ -207,3 +207,56 @@ def test_the_command_prints_both_programs_and_what_changed(cache, both, capsys, 
     assert "recompute → cached on cpu" in captured.out
     assert [p.name for p in load_compiled(tmp_path / "out").programs] == ["recompute", "cached"]
     assert Module((tmp_path / "out" / "cached" / "jit_ring_backward.hlo.pb").read_bytes()).name == "jit_ring_backward"
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("captured") / "run"
+    arguments = ["--ep", "2", "--variants", "cached", "--steps", "2", "--rounds", "1", "-o", str(folder)]
+    with pytest.raises(SystemExit) as left:
+        main(["capture", "ring", *arguments])
+    assert left.value.code == 0
+    return folder
+
+
+def run_main(capsys, *arguments):
+    with pytest.raises(SystemExit) as left:
+        main([str(a) for a in arguments])
+    captured = capsys.readouterr()
+    return left.value.code, captured.out, captured.err
+
+
+def test_a_run_or_a_trace_adds_the_level_executed(cache, both, captured, capsys):
+    (trace,) = captured.rglob("*.xplane.pb")
+    for given in (captured, trace):
+        arguments = ("compile", "ring", "--ep", "2", "--variants", "cached", "--run", given)
+        code, out, _ = run_main(capsys, *arguments)
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in out.splitlines()]
+        assert code == 0
+        assert ["argsort", "forward", "6", "6", "6", "6"] in rows
+        (gathers,) = [row for row in rows if row[:2] == ["gather", "forward"]]
+        assert gathers[-1] == "n/a"
+        assert "compiled → executed" not in out
+        code, out, _ = run_main(capsys, *arguments, "--json")
+        rows = json.loads(out)["programs"][0]["funnel"]
+        assert {r["kind"] for r in rows if r["executed"] is None} >= {"gather", "scatter"}
+        assert all(r["executed"] == r["compiled"] for r in rows if r["executed"] is not None)
+
+
+def test_a_run_of_something_else_is_refused_with_the_difference(cache, both, captured, capsys, real_traces):
+    arguments = ("compile", "ring", "--ep", "2", "--variants")
+    code, out, err = run_main(capsys, *arguments, "cached", "--mode", "forward", "--run", captured)
+    assert (code, out) == (2, "")
+    assert err.endswith(
+        f"{captured} was captured with mode backward, and cached was compiled with mode forward; "
+        "give compile and capture the same options.\n"
+    )
+    code, _, err = run_main(capsys, *arguments, "recompute,cached", "--run", captured)
+    assert (code, "no variant 'recompute'" in err) == (2, True)
+    trace = real_traces / "cpu-two-sorts-per-step.xplane.pb"
+    code, _, err = run_main(capsys, *arguments, "recompute,cached", "--run", trace)
+    assert (code, "several were compiled; name one with --variants" in err) == (2, True)
+    # A trace says nothing of its options: what does not fit is shown, and said to be a guess.
+    code, out, _ = run_main(capsys, *arguments, "cached", "--run", trace)
+    assert code == 0
+    assert "fewer ran than were compiled: another program, or the trace lost some ?" in out

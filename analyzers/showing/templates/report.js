@@ -79,5 +79,10 @@ function unfold() {
 addEventListener("hashchange", unfold);
 unfold();
 
-// What is folded on the screen belongs on paper too.
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((d) => (d.open = true)));
+// What is folded on the screen belongs on paper too; and Chromium leaves buttons out of headings that a page repeats.
+const headings = [...document.querySelectorAll("thead button")].map((button) => [button.parentNode, button]);
+addEventListener("beforeprint", () => {
+  document.querySelectorAll("details").forEach((d) => (d.open = true));
+  headings.forEach(([heading, button]) => heading.replaceChildren(button.textContent));
+});
+addEventListener("afterprint", () => headings.forEach(([heading, button]) => heading.replaceChildren(button)));

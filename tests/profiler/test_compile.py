@@ -260,3 +260,18 @@ def test_a_run_of_something_else_is_refused_with_the_difference(cache, both, cap
     code, out, _ = run_main(capsys, *arguments, "cached", "--run", trace)
     assert code == 0
     assert "fewer ran than were compiled: another program, or the trace lost some ?" in out
+
+
+def test_ctrl_c_leaves_nothing_half_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def interrupted(command, **options):
+        (Path(command[-1]) / "compile.json").write_text("{")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compiling.subprocess, "run", interrupted)
+    code, out, err = run_main(capsys, "compile", "ring", "-o", tmp_path / "out")
+    assert (code, out) == (130, "")
+    assert "Traceback" not in err
+    assert not (tmp_path / "out").exists()
+    assert list((tmp_path / "moe-prof" / "compile").iterdir()) == []

@@ -14,6 +14,7 @@ from html import escape as html_escape
 from analyzers.comparing.diff import Diff
 from analyzers.showing.claim import body, claim
 from analyzers.showing.diff_document import differences
+from analyzers.showing.report_tables import summary
 from analyzers.showing.tables import Document, Paragraph, Table, abridged
 
 _SPECIAL = re.compile(r"[\\`*_<>|$]|~(?=\S)|\](?=[(\[:])")
@@ -24,8 +25,14 @@ _OPEN_TABLES = 2
 
 
 def report_markdown(diffs: Sequence[Diff], top: int = 10) -> str:
-    """Return `moe-prof report --markdown`: each comparison under its heading, `top` ops and buffers of it."""
-    return "\n".join(markdown(body(diff, top), lead=claim(diff), warnings=differences(diff)) for diff in diffs)
+    """Return `moe-prof report --markdown`: each comparison under its heading, `top` ops and buffers of it.
+
+    Of several, a summary comes first.
+    """
+    first = [markdown(summary(diffs))] if len(diffs) > 1 else []
+    return "\n".join(
+        first + [markdown(body(diff, top), lead=claim(diff), warnings=differences(diff)) for diff in diffs]
+    )
 
 
 def markdown(document: Document, *, lead: str = "", warnings: Sequence[str] = ()) -> str:

@@ -1,4 +1,4 @@
-"""Tables of the HTML report that span all variants, or that the terminal has no room for."""
+"""Tables that span all variants, and those of the HTML report that a terminal has no room for."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from analyzers.counting.totals import PASSES
 from analyzers.showing.buffer_tables import peak_table
 from analyzers.showing.diff_document import names
 from analyzers.showing.format import NOT_AVAILABLE, change, estimate_us, executions, saving_us
-from analyzers.showing.tables import Cell, Column, Paragraph, Table, cells
+from analyzers.showing.tables import Cell, Column, Document, Paragraph, Table, cells
 from analyzers.trace import Trace
 
 _AT_PEAK = 5
 """Buffers to list that are alive at the peak."""
+
+
+def summary(diffs: Sequence[Diff]) -> Document:
+    """Return what stands before several comparisons with one baseline: a sentence and a row per variant."""
+    return Document(f"{len(diffs)} variants against {diffs[0].a.name}", (Paragraph(verdicts(diffs)), overview(diffs)))
 
 
 def overview(diffs: Sequence[Diff]) -> Table:
@@ -51,9 +56,9 @@ def overview(diffs: Sequence[Diff]) -> Table:
             Column("sorts per step"),
             Column("change"),
             Column("sorts, µs per step"),
-            Column("saving, µs [95 % interval]"),
+            Column("saving of sorts, µs [95 % interval]"),
             Column("step, µs"),
-            Column("saving, µs [95 % interval]"),
+            Column("saving of the step, µs [95 % interval]"),
         ),
         tuple(rows),
     )

@@ -80,6 +80,7 @@ def command(
         from analyzers.showing.as_json import diff_json
         from analyzers.showing.diff_document import diff_document
         from analyzers.showing.frames import differences
+        from analyzers.showing.report_tables import summary
         from analyzers.showing.rows_document import rows_document, rows_json
         from analyzers.showing.text import print_document
 
@@ -99,8 +100,12 @@ def command(
         if as_json:
             click.echo(diff_json(diffs, [rows_json(table) for table in tables]))
             return exit_code((base, *others))
-        documents = [rows_document(*pair) for pair in zip(diffs, tables, strict=True)] if wanted else []
-        for number, document in enumerate(documents or [diff_document(one, top or _DEFAULT_TOP) for one in diffs]):
+        if wanted:
+            documents = [rows_document(*pair) for pair in zip(diffs, tables, strict=True)]
+        else:
+            first = [summary(diffs)] if len(diffs) > 1 else []
+            documents = first + [diff_document(one, top or _DEFAULT_TOP) for one in diffs]
+        for number, document in enumerate(documents):
             if number:
                 click.echo()
             print_document(document, color=click.get_current_context().color)

@@ -47,6 +47,29 @@ def test_the_baseline_turns_the_comparison_round(run, ring_run):
     assert "recompute executes 10 more sorts per step than cached: 8 → 18" in out
 
 
+def test_of_several_variants_a_table_of_all_comes_first(run, ring_run, tmp_path):
+    """The third variant is the first under another name, so nothing may differ between them."""
+    three = tmp_path / "three"
+    shutil.copytree(ring_run, three)
+    manifest = json.loads((three / "run.json").read_text())
+    (again,) = [v for v in manifest["variants"] if v["name"] == "recompute"]
+    manifest["variants"].append({**again, "name": "again"})
+    manifest["sessions"] += [{**s, "variant": "again"} for s in manifest["sessions"] if s["variant"] == "recompute"]
+    (three / "run.json").write_text(json.dumps(manifest))
+    for command in (("diff", three), ("report", three, "--markdown")):
+        code, out, _ = run(*command)
+        assert code == 0
+        lines = out.splitlines()
+        assert lines[0].removeprefix("### ") == "2 variants against recompute"
+        table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[3:12] if line.startswith("|")]
+        rows = {row[0]: row[1:] for row in table}
+        assert [rows[name][:2] for name in ("recompute", "cached", "again")] == [["18", ""], ["8", "−10"], ["18", "0"]]
+        assert rows["again"][-1].startswith("~ +0.000")
+        assert lines[2].startswith("0 of 2 variants shorten the step of recompute, 2 are not to be told from it.")
+        headings = [line.removeprefix("### ") for line in lines]
+        assert headings.index("recompute → cached") < headings.index("recompute → again")
+
+
 def test_two_traces(run, golden, real_traces, monkeypatch):
     monkeypatch.chdir(real_traces)
     names = [f"cpu-maxtext-deepseek-tiny-{v}.xplane.pb" for v in ("repeat", "gather")]

@@ -70,8 +70,8 @@ def _sizes_document(preset: str, config: Config) -> Document:
                 size(sizes.top_k_buffer_bytes),
                 f"{sizes.buffer_rows:,}",
                 f"3 × [{experts}, {hidden}, {inner}]",
-                f"{sizes.parameters / 1e9:.3f} G, {size(sizes.parameter_bytes)}",
-                f"{sizes.flops / 1e12:.4f} T",
+                f"{_metric(sizes.parameters)}, {size(sizes.parameter_bytes)}",
+                _metric(sizes.flops),
             )
         )
     source = PRESETS[preset].source
@@ -127,3 +127,11 @@ def _as_json(configs: dict[str, Config]) -> dict[str, Any]:
             for name, config in configs.items()
         ],
     }
+
+
+def _metric(number: int) -> str:
+    """Return a number with four digits and the prefix of its magnitude: 671.2 G."""
+    for power, prefix in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if number >= 10**power:
+            return f"{number / 10**power:.4g} {prefix}"
+    return str(number)

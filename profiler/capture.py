@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -20,13 +21,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from analyzers.errors import UserError
 from analyzers.files import open_permissions, sync_folder, write_whole
-from analyzers.reading.run import MANIFEST, CompiledVariant, Manifest, Run, Session, load_run
+from analyzers.reading.run import MANIFEST, CompiledVariant, Manifest, Run, Session, Stopped, load_run
 from profiler import backends
 from profiler.compiled import Compiled, compile_program, keep_embedded
 from profiler.interrupts import noticed_interrupts
 from profiler.readback import check_session
 from profiler.recording import bare_paths, device_record, flags_record, machine_record, trace_file
 from profiler.session import profile
+from profiler.stopping import Progressed, Until, progressed, seconds_left, stopped
 from profiler.versions import installed_versions
 from workloads.program import Program
 from workloads.registry import Config, build
@@ -49,11 +51,13 @@ class CaptureRequest:
     config: Config
     mode: str
     steps: int
-    rounds: int
+    rounds: int | Until
     output: Path
     argv: tuple[str, ...] = ()
     rescale: Callable[[Fraction], Config] | None = None
     """The same configuration at another scale, to suggest one when this is too big for the machine."""
+    pinned_cpus: tuple[int, ...] | None = None
+    """The CPUs that the caller keeps this process to, for the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,11 @@ class Progress:
     round: int | None = None
     done: int = 0
     """Units of work done so far, of `total`: one per compilation and one per session."""
-    total: int = 0
+    total: int | None = 0
+    """None where nobody knows how many rounds there will be."""
+    known: Progressed | None = None
+    """What the whole rounds so far say."""
+    seconds_left: float | None = None
 
 
 Report = Callable[[Progress], None]
@@ -82,7 +90,7 @@ def capture(request: CaptureRequest, progress: Report | None = None) -> Run:
     devices = backends.find_devices(request.config.num_devices)
     programs = [_build(request, name, request.config, devices) for name in request.variants]
     _check_memory(request, programs, devices)
-    machine = machine_record()
+    machine = machine_record(request.pinned_cpus)
     with noticed_interrupts() as check_interrupt, _partial_folder(request.output) as folder:
 
         def report(now: Progress) -> None:
@@ -90,14 +98,14 @@ def capture(request: CaptureRequest, progress: Report | None = None) -> Run:
                 progress(now)
             check_interrupt()
 
-        variants, sessions = _measure(request, programs, devices, folder, report)
+        variants, sessions, ended = _measure(request, programs, devices, folder, report)
         manifest = Manifest(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             workload=request.workload,
             mode=request.mode,
             config=asdict(programs[0].config),
             variants=variants,
-            rounds=request.rounds,
+            rounds=len(sessions) // len(variants),
             steps=request.steps,
             sessions=sessions,
             device=device_record(devices),
@@ -105,16 +113,16 @@ def capture(request: CaptureRequest, progress: Report | None = None) -> Run:
             flags=flags_record(backends.profiler_options(devices[0].platform)),
             machine=machine,
             argv=tuple(bare_paths(argument) for argument in request.argv),
+            stopped=ended,
         )
         write_whole(folder / MANIFEST, manifest.to_json().encode())
         _publish(folder, request.output)
     return load_run(request.output)
 
 
-def session_order(rounds: int, variants: Sequence[_T]) -> Iterator[tuple[int, _T]]:
-    """(round, variant) in the order they are profiled: A B B A A B …, forward and reversed in turn."""
-    for number in range(rounds):
-        yield from ((number, variant) for variant in (variants if number % 2 == 0 else reversed(variants)))
+def in_turn(number: int, variants: Sequence[_T]) -> Iterator[_T]:
+    """The variants in the order they are profiled in round `number`, from 0: forward and reversed in turn."""
+    return iter(variants) if number % 2 == 0 else reversed(variants)
 
 
 def _measure(
@@ -123,8 +131,9 @@ def _measure(
     devices: Sequence[jax.Device],
     folder: Path,
     report: Report,
-) -> tuple[tuple[CompiledVariant, ...], tuple[Session, ...]]:
-    total = len(programs) * (1 + request.rounds)
+) -> tuple[tuple[CompiledVariant, ...], tuple[Session, ...], Stopped]:
+    rounds = request.rounds
+    total = len(programs) * (1 + rounds) if isinstance(rounds, int) else None
     variants: list[Compiled] = []
     for program in programs:
         report(Progress("compile", program.variant, None, len(variants), total))
@@ -132,38 +141,48 @@ def _measure(
     records = {variant.record.name: variant.record for variant in variants}
     options = backends.profiler_options(devices[0].platform)
     sessions: list[Session] = []
-    for number, variant in session_order(request.rounds, variants):
-        name, module = variant.record.name, variant.record.module
-        done = len(variants) + len(sessions)
-        place = folder / name / f"round_{number}"
-        # Only the variant that runs has its arguments in memory; all are made from the same seed.
-        report(Progress("warm up", name, number, done, total))
-        step = variant.warmed_up()
-        report(Progress("profile", name, number, done, total))
-        walls = profile(step, request.steps, place, options)
-        del step
-        report(Progress("read back", name, number, done, total))
-        files = sorted(place.glob("plugins/profile/*/*.xplane.pb"))
-        records[name] = keep_embedded(records[name], check_session(files, module, request.steps), folder)
-        sessions.append(
-            Session(
-                round=number,
-                variant=name,
-                order=len(sessions),
-                profile_dir=place.relative_to(folder).as_posix(),
-                xplane_files=tuple(trace_file(file, folder) for file in files),
-                steps=request.steps,
-                step_wall_ns=walls,
+    walls: dict[str, list[tuple[int, ...]]] = {name: [] for name in records}
+    known: Progressed | None = None
+    left: float | None = None
+    started = time.monotonic()
+    number, ended = 0, None
+    while ended is None:
+        for variant in in_turn(number, variants):
+            name, module = variant.record.name, variant.record.module
+            place = folder / name / f"round_{number}"
+            now = Progress("warm up", name, number, len(variants) + len(sessions), total, known, left)
+            # Only the variant that runs has its arguments in memory; all are made from the same seed.
+            report(now)
+            step = variant.warmed_up()
+            report(replace(now, stage="profile"))
+            walls[name].append(profile(step, request.steps, place, options))
+            del step
+            report(replace(now, stage="read back"))
+            files = sorted(place.glob("plugins/profile/*/*.xplane.pb"))
+            records[name] = keep_embedded(records[name], check_session(files, module, request.steps), folder)
+            sessions.append(
+                Session(
+                    round=number,
+                    variant=name,
+                    order=len(sessions),
+                    profile_dir=place.relative_to(folder).as_posix(),
+                    xplane_files=tuple(trace_file(file, folder) for file in files),
+                    steps=request.steps,
+                    step_wall_ns=walls[name][-1],
+                )
             )
-        )
-    report(Progress("write", done=total, total=total))
-    return tuple(records.values()), tuple(sessions)
+        number += 1
+        known, seconds = progressed(walls), time.monotonic() - started
+        ended = stopped(rounds, number, seconds, known)
+        left = seconds_left(rounds, number, seconds, known)
+    report(Progress("write", done=len(variants) + len(sessions), total=total))
+    return tuple(records.values()), tuple(sessions), ended
 
 
 def _check_request(request: CaptureRequest) -> None:
-    for name in ("steps", "rounds"):
-        if getattr(request, name) < 1:
-            raise UserError(f"--{name} is {getattr(request, name)}; it must be at least 1.")
+    for name, count in (("steps", request.steps), ("rounds", request.rounds)):
+        if isinstance(count, int) and count < 1:
+            raise UserError(f"--{name} is {count}; it must be at least 1.")
     if not request.variants:
         raise UserError("no variant was asked for; name at least one.")
     _refuse_existing(request.output)

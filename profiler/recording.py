@@ -29,9 +29,9 @@ def device_record(devices: Sequence[jax.Device]) -> DeviceRecord:
     return DeviceRecord(first.platform, first.device_kind, len(devices), backends.is_simulated(devices))
 
 
-def machine_record() -> MachineRecord:
+def machine_record(pinned_cpus: tuple[int, ...] | None = None) -> MachineRecord:
     """The host and its load now."""
-    return MachineRecord(os.cpu_count() or 1, backends.cpu_model(), backends.load_average())
+    return MachineRecord(os.cpu_count() or 1, backends.cpu_model(), backends.load_average(), pinned_cpus)
 
 
 def flags_record(profiler_options: dict[str, int | str]) -> Flags:

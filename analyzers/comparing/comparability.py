@@ -114,6 +114,7 @@ def _recorded(manifest: Manifest) -> dict[str, str | None]:
         "LIBTPU_INIT_ARGS": _text(manifest.flags.libtpu_init_args),
         "profiler options": options or "none",
         "host CPU": f"{manifest.machine.cpu_count} × {manifest.machine.cpu_model}",
+        "pinned to CPUs": _text(manifest.machine.pinned_cpus and ", ".join(map(str, manifest.machine.pinned_cpus))),
         **{f"config {name}": _text(value) for name, value in manifest.config.items()},
     }
 

@@ -13,7 +13,7 @@ class MalformedError(ValueError):
 
 
 def decode(kind: type[_T], value: object, where: str = "") -> _T:
-    """`value` as the dataclass `kind`; keys that it does not know are left out.
+    """`value` as the dataclass `kind`; keys that it does not know are left out, fields with a default may be missing.
 
     Fields may be str, int, float, bool, None, Any, dataclasses, unions, `dict[str, X]` and `tuple[X, ...]`.
     Raises MalformedError.
@@ -24,6 +24,8 @@ def decode(kind: type[_T], value: object, where: str = "") -> _T:
     fields = {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         place = f"{where}.{field.name}" if where else field.name
+        if field.name not in value and field.default is not dataclasses.MISSING:
+            continue
         if field.name not in value:
             raise MalformedError(f"{place} is missing")
         fields[field.name] = _decode(hints[field.name], value[field.name], place)

@@ -101,6 +101,24 @@ class MachineRecord:
     cpu_model: str
     load_average: tuple[float, ...]
     """Over 1, 5 and 15 minutes; empty where the system does not say."""
+    pinned_cpus: tuple[int, ...] | None = None
+    """The CPUs that the capture was kept to, if it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Why there were no more rounds, and how precise the saving of a step was then."""
+
+    reason: str
+    """`rounds`: as many as were asked for; `precision`: reached; `time`: the next would have taken too long."""
+    seconds: float
+    """Of all rounds: warm-ups and sessions."""
+    half_width: float | None
+    """Of the 95 % interval of the saving of a step, as a share of the baseline's step time, by the host's clock; the
+    widest of several variants; of a single variant that of its step time. None before two rounds."""
+    precision: float | None
+    """The half-width that was asked for."""
+    max_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +149,7 @@ class Manifest:
     flags: Flags
     machine: MachineRecord
     argv: tuple[str, ...]
+    stopped: Stopped | None = None
 
     def to_json(self) -> str:
         """The text of `run.json`."""

@@ -1,12 +1,14 @@
 """Parameter types and completions that several commands share."""
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
+from profiler.pinning import parse_cpu_list
 from workloads.registry import PRESETS, WORKLOADS, WorkloadError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -39,6 +41,70 @@ class NameList(click.ParamType):  # type: ignore[type-arg]
             if names.count(name) > 1:
                 self.fail(f"{value!r} names {name!r} more than once.", param, ctx)
         return names
+
+
+class RoundsType(click.ParamType):  # type: ignore[type-arg]
+    """A number, or `auto`."""
+
+    name = "integer|auto"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Parse the text; fails with a usage error."""
+        try:
+            return "auto" if value == "auto" else int(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is neither a number nor 'auto'.", param, ctx)
+
+
+class ShareType(click.ParamType):  # type: ignore[type-arg]
+    """A positive share such as `2%` or `0.02`."""
+
+    name = "percent"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse the text; fails with a usage error that shows the form."""
+        text = str(value).strip()
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            share = 0.0
+        if not 0 < share < math.inf:
+            self.fail(f"{value!r} is no share above zero; write for instance 2%.", param, ctx)
+        return share
+
+
+class SecondsType(click.ParamType):  # type: ignore[type-arg]
+    """A duration such as `90s`, `10m` or `1h`; a bare number is seconds."""
+
+    name = "duration"
+    _UNITS: ClassVar = {"s": 1, "m": 60, "h": 3600}
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse the text; fails with a usage error that shows the form."""
+        text = str(value).strip()
+        unit = self._UNITS.get(text[-1:])
+        try:
+            seconds = float(text[:-1] if unit else text) * (unit or 1)
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < math.inf:
+            self.fail(f"{value!r} is no duration above zero; write for instance 90s or 10m.", param, ctx)
+        return seconds
+
+
+class CpusType(click.ParamType):  # type: ignore[type-arg]
+    """`auto`, or a list of CPUs such as `0-3,6`."""
+
+    name = "cpus"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str | tuple[int, ...]:
+        """Parse the text; fails with a usage error that shows the form."""
+        if value == "auto" or isinstance(value, tuple):
+            return value
+        try:
+            return parse_cpu_list(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is no list of CPUs; write for instance 0-3,6 or auto.", param, ctx)
 
 
 SCALE = ScaleType()

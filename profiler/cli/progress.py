@@ -37,7 +37,8 @@ def lines() -> Iterator[Report]:
 
     def report(now: Progress) -> None:
         if now.stage in ("compile", "profile"):
-            click.echo(f"[{now.done + 1}/{now.total}] {_sentence(now)}", err=True)
+            total = "" if now.total is None else f"/{now.total}"
+            click.echo(f"[{now.done + 1}{total}] {_sentence(now)}", err=True)
 
     yield report
 
@@ -72,4 +73,14 @@ def files_bar() -> Iterator[Callable[[int, int], None]]:
 
 def _sentence(now: Progress) -> str:
     place = "" if now.round is None else f", round {now.round + 1}"
-    return f"{now.stage} {now.variant}{place}".rstrip()
+    parts = [f"{now.stage} {now.variant}{place}".rstrip()]
+    if now.known is not None:
+        spread = f"±{now.known.half_width:.1%}"
+        parts.append(spread if now.known.of_itself else f"saves {now.known.value:+.1%} {spread}")
+    if now.seconds_left is not None:
+        parts.append(f"about {_duration(now.seconds_left)} left")
+    return ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -17,8 +17,9 @@ from analyzers.reading.protos import hlo_pb2, xplane_pb2
 from analyzers.reading.run import Run, load_run
 from profiler import backends
 from profiler import capture as capturing
-from profiler.capture import CaptureRequest, Progress, capture, session_order
+from profiler.capture import CaptureRequest, Progress, capture, in_turn
 from profiler.interrupts import noticed_interrupts
+from profiler.stopping import MIN_ROUNDS, Until, progressed
 from workloads.registry import build, preset_config
 
 STEPS, ROUNDS = 3, 2
@@ -102,8 +103,32 @@ def test_sessions_alternate_by_the_clock_of_the_profiler(run: Run) -> None:
 
 
 def test_three_variants_go_forward_then_reversed() -> None:
-    order = [variant for _, variant in session_order(3, "abc")]
+    order = [variant for number in range(3) for variant in in_turn(number, "abc")]
     assert "".join(order) == "abccbaabc"
+
+
+def test_waiting_for_precision_takes_whole_rounds_and_says_why_it_stopped(tmp_path: Path) -> None:
+    told = []
+    any_precision = request_for(tmp_path / "RUN", steps=2, rounds=Until(precision=1e6, max_seconds=3600.0))
+    manifest = capture(any_precision, told.append).manifest
+    assert manifest.rounds == MIN_ROUNDS
+    assert Counter(session.variant for session in manifest.sessions) == {"repeat": MIN_ROUNDS, "gather": MIN_ROUNDS}
+    assert manifest.stopped is not None
+    assert (manifest.stopped.reason, manifest.stopped.precision) == ("precision", 1e6)
+    walls = {name: [s.step_wall_ns for s in manifest.sessions if s.variant == name] for name in ("repeat", "gather")}
+    known = progressed(walls)
+    assert known is not None
+    assert manifest.stopped.half_width == known.half_width
+    # What a round shows while it runs is what the rounds before it say.
+    last = [progress for progress in told if progress.round == MIN_ROUNDS - 1]
+    assert {progress.known for progress in last} == {progressed({name: rounds[:-1] for name, rounds in walls.items()})}
+    assert {progress.total for progress in told} == {None}
+
+    no_time = request_for(tmp_path / "SHORT", variants=("gather",), steps=1, rounds=Until(1e-9, max_seconds=1e-9))
+    manifest = capture(no_time).manifest
+    assert manifest.rounds == 1
+    assert manifest.stopped is not None
+    assert (manifest.stopped.reason, manifest.stopped.half_width) == ("time", None)
 
 
 def test_step_times_of_the_host_enclose_those_of_the_profiler(run: Run) -> None:

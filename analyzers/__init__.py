@@ -7,6 +7,8 @@
     trace.to_frame("times"), found.to_frame(by="layer") # pandas, too; analyzers.frames has them all
     found.report("report.html")                         # one page; analyzers.report takes several comparisons
     analyzers.plots.layer_chunk(found)                  # matplotlib
+    compiled = analyzers.load_compiled("COMPILED")      # what `moe-prof compile -o COMPILED` wrote
+    analyzers.check("budget.toml", compiled)            # limits held against it; analyzers.first_budget writes them
 
 Importing this package is instant; what a name needs is imported when it is first used.
 """
@@ -17,15 +19,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from analyzers.budgets import check, first_budget
     from analyzers.comparing.diff import diff
+    from analyzers.compiled import load_compiled
     from analyzers.showing import frames, plots
     from analyzers.showing.writing import report
     from analyzers.trace import load
 
-__all__ = ["diff", "frames", "load", "plots", "report"]
+__all__ = ["check", "diff", "first_budget", "frames", "load", "load_compiled", "plots", "report"]
 
 _HOMES = {
     "load": "analyzers.trace",
+    "load_compiled": "analyzers.compiled",
+    "check": "analyzers.budgets",
+    "first_budget": "analyzers.budgets",
     "diff": "analyzers.comparing.diff",
     "report": "analyzers.showing.writing",
 }

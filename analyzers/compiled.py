@@ -9,6 +9,7 @@ DIR/<variant>/memory-usage-report.txt      the compiler's own report, empty wher
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -146,8 +147,9 @@ def is_compile_result(path: Path) -> bool:
     return (path / MANIFEST).is_file()
 
 
-def load_compiled(path: Path) -> CompileResult:
+def load_compiled(path: str | os.PathLike[str]) -> CompileResult:
     """The result at `path`. Raises UserError if it is none, of another version, damaged, or lacks files."""
+    path = Path(path)
     file = path / MANIFEST
     try:
         content = json.loads(file.read_bytes())

@@ -24,10 +24,19 @@ def real_traces() -> Path:
 @pytest.fixture(scope="session")
 def ring_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small run that is the same on every machine: ring, 2 layers × 2 chunks, 2 devices, 2 rounds × 2 steps."""
-    folder = tmp_path_factory.mktemp("run")
-    with tarfile.open(Path(__file__).parent / "data" / "ring-run.tar.xz") as archive:
+    return _unpacked("ring-run", tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="session")
+def compiled_ring(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `moe-prof compile ring --target tpu7x:2x2x1 --ep 8 -o compiled-ring` wrote: 2 layers × 4 chunks."""
+    return _unpacked("compiled-ring", tmp_path_factory.mktemp("compiled"))
+
+
+def _unpacked(name: str, folder: Path) -> Path:
+    with tarfile.open(Path(__file__).parent / "data" / f"{name}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
-    return folder / "ring-run"
+    return folder / name
 
 
 @pytest.fixture

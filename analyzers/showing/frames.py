@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from analyzers.comparing.deltas import TimeDelta
 from analyzers.comparing.diff import Diff
+from analyzers.comparing.funnel import funnel as funnel_rows
 from analyzers.comparing.rows import FIELDS, By, Sort, rows
 from analyzers.comparing.statistics import Estimate
 from analyzers.counting.hosts import host_names
@@ -25,6 +26,9 @@ from analyzers.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from analyzers.comparing.budget import Check
+    from analyzers.compiled import CompiledProgram, CompileResult
 
 What = Literal["times", "executions", "steps", "sorts", "buffers"]
 
@@ -166,6 +170,47 @@ def buffers(trace: Trace) -> pd.DataFrame:
     ]
     columns = ["size_bytes", "dispatch_input_ratio", "shape", "opcode", "pass", "scope", "instruction"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def funnel(compiled: CompileResult) -> pd.DataFrame:
+    """Return how often counted work runs per step and device, by program and level; nothing of it was run.
+
+    Columns: program, pass, kind (sort, argsort, top_k, gather, …), name (of a kernel or collective), level (traced,
+    lowered, compiled), executions, unknown (instructions that are left out: nobody can tell how often they run).
+    """
+    import pandas as pd
+
+    rows = [
+        (p.name, row.pass_, row.kind, row.name, level, count.times, count.unknown)
+        for p in compiled.programs
+        for row in funnel_rows(p.levels)
+        for level, count in row.counts.items()
+    ]
+    return pd.DataFrame(rows, columns=["program", "pass", "kind", "name", "level", "executions", "unknown"])
+
+
+def alive_at_peak(subject: Trace | CompiledProgram) -> pd.DataFrame:
+    """Return the buffers that are alive when most memory is, largest first; no rows where nothing tells the peak.
+
+    Columns: size_bytes, shape, opcode, pass, scope, instruction, first, last (instructions between which it is alive).
+    """
+    import pandas as pd
+
+    rows = [
+        (b.size_bytes, b.shape, b.opcode, b.pass_.value, b.scope, b.instruction, live.first, live.last)
+        for live in (subject.peak.alive if subject.peak else ())
+        for b in (live.buffer,)
+    ]
+    columns = ["size_bytes", "shape", "opcode", "pass", "scope", "instruction", "first", "last"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def checks(found: Sequence[Check]) -> pd.DataFrame:
+    """Return the limits of a budget with what was found: limit, measured, allowed, outcome, reason."""
+    import pandas as pd
+
+    rows = [(c.name, c.measured, c.allowed, c.outcome.name.lower(), c.reason) for c in found]
+    return pd.DataFrame(rows, columns=["limit", "measured", "allowed", "outcome", "reason"])
 
 
 def differences(

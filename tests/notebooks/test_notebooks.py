@@ -12,7 +12,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_it_runs_from_a_clean_kernel(path, monkeypatch):
-    for variable in ("MOE_PROF_RUN", "MOE_PROF_TRACE"):
+    for variable in ("MOE_PROF_RUN", "MOE_PROF_TRACE", "MOE_PROF_COMPILED"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
     notebook = nbformat.read(path, as_version=4)
@@ -44,6 +44,20 @@ def test_sort_savings_are_the_counts_of_the_optimised_program():
         variant = words.pop(0) if words[0] in counts and not words[1].isalpha() else variant
         counts[variant] += int(words[-1])
     assert counts == {"recompute": 18, "cached": 8}
+
+
+def test_the_budget_holds_the_change_and_breaks_without_it():
+    """Without it 16 sorts run in chunk loops: 2 layers × 4 chunks × (inverse, validity)."""
+    notebook = nbformat.read(FOLDER / "4-funnel-to-budget.ipynb", as_version=4)
+    texts = [o.data.get("text/plain", "") for c in notebook.cells for o in c.get("outputs", []) if "data" in o]
+    kept, broken = [text for text in texts if "outcome" in text]
+    assert (kept.count("kept"), kept.count("broken")) == (5, 0)
+    assert (broken.count("kept"), broken.count("broken")) == (2, 3)
+    assert [line.split()[1:4] for line in broken.splitlines() if line[:1] in "012" and "≤" in line] == [
+        ["16", "≤", "0"],
+        ["4", "≤", "0"],
+        ["22", "≤", "2"],
+    ]
 
 
 def _kinds(cell):

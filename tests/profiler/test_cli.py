@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from analyzers.reading.run import Run
+from analyzers.reading.run import Run, Stopped
 from profiler.cli.capture import print_summary
 from profiler.cli.main import COMMANDS
 from tests.profiler.test_run import MANIFEST
@@ -119,6 +120,16 @@ def test_completion_offers_workloads_and_variants() -> None:
         (["capture", "ring", "--preset", "x"], r"moe-prof: unknown preset 'x'; choose one of tiny, .*\.\n"),
         (["workloads", "--preset", "x"], r"moe-prof: unknown preset 'x'; choose one of tiny, .*\.\n"),
         (["capture", "ring", "--steps", "0"], r"moe-prof: --steps is 0; it must be at least 1\.\n"),
+        (["capture", "ring", "--precision", "1%"], r"moe-prof: --precision is for --rounds auto; .*\n"),
+        (["capture", "ring", "--max-time", "1m"], r"moe-prof: --max-time is for --rounds auto; .*\n"),
+        (
+            ["capture", "ring", "--rounds", "auto", "--precision", "0"],
+            r".*'0' is no share above zero; .*\n",
+        ),
+        (["capture", "ring", "--rounds", "auto", "--max-time", "1d"], r".*'1d' is no duration above zero; .*\n"),
+        (["capture", "ring", "--rounds", "few"], r".*'few' is neither a number nor 'auto'\. .*\n"),
+        (["capture", "ring", "--pin", "2-1"], r".*'2-1' is no list of CPUs; write for instance 0-3,6 or auto\. .*\n"),
+        (["capture", "ring", "--pin", "99999"], r"moe-prof: --pin names CPU 99999, but this process may use .*\n"),
         (["capture", "ring", "--top-k", "99"], r"moe-prof: top_k 99 exceeds num_experts 16; .*\.\n"),
         (["capture", "ring", "--scale", "2"], r"moe-prof: scale 2 is not above 0 and at most 1; .*\.\n"),
         (
@@ -172,6 +183,45 @@ def test_capture_says_what_it_wrote_and_what_to_type_next(tmp_path: Path) -> Non
 def test_variants_that_compiled_to_one_program_are_said_to_have(capsys: pytest.CaptureFixture[str]) -> None:
     print_summary(Run(Path("RUN"), MANIFEST))
     assert "note: a and c compiled to one program; their times differ by noise alone\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("stopped", "line"),
+    [
+        (None, None),
+        (Stopped("rounds", 9.0, 0.034, None, None), "the saving of a step is known to ±3.4% of a step"),
+        (
+            Stopped("precision", 9.0, 0.0199, 0.02, 600.0),
+            "the saving of a step is known to ±2.0% of a step, as asked for (±2.0%)",
+        ),
+        (
+            Stopped("time", 61.0, 0.034, 0.02, 60.0),
+            "the saving of a step is known to ±3.4% of a step, not to ±2.0%: --max-time 60s was up",
+        ),
+        (Stopped("time", 9.0, None, 0.02, 1.0), "the saving of a step has no interval: two rounds or more give one"),
+    ],
+)
+def test_the_precision_is_said(stopped: Stopped | None, line: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    print_summary(Run(Path("RUN"), replace(MANIFEST, stopped=stopped)))
+    assert capsys.readouterr().out.splitlines()[1] == (
+        line or "note: a and c compiled to one program; their times differ by noise alone"
+    )
+
+
+def test_pin_and_durations_reach_the_capture(tmp_path: Path) -> None:
+    cpu = str(min(os.sched_getaffinity(0)))
+    size = ["--scale", "1/4", "--layers", "1", "--mode", "forward", "--variants", "gather", "--steps", "1"]
+    done = moe_prof(
+        *["capture", "permute", *size, "--rounds", "auto", "--precision", "50%", "--max-time", "0.001s"],
+        *["--pin", cpu, "-o", "RUN"],
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((tmp_path / "RUN" / "run.json").read_text())
+    assert manifest["machine"]["pinned_cpus"] == [int(cpu)]
+    assert (manifest["stopped"]["precision"], manifest["stopped"]["max_seconds"]) == (0.5, 0.001)
+    assert manifest["rounds"] == 1
+    assert "[2] profile gather, round 1\n" in done.stderr
 
 
 def test_json_is_the_manifest_and_where_it_is(tmp_path: Path) -> None:

@@ -64,8 +64,9 @@ $(VENV)/.installed-notebook: $(SOURCES_OF_BUILD) | $(BIN)/python
 	@echo "installing moe-prof and JupyterLab into $(VENV)"
 	$(call install,.[notebook])
 
+# In containers and on TPU machines people are often root, which Jupyter refuses unless it is told.
 notebooks: $(VENV)/.installed-notebook
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
 test: lint
 	$(BIN)/python -m pytest

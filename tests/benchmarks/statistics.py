@@ -6,8 +6,10 @@ A/A: a difference may be called in 5 % of the comparisons, and by chance in a fe
 (sessions of one variant, taken one after the other and drawn by round), and on synthetic noise of several kinds.
 A/B: the second side takes 3 % longer, on noise like that of each capture, by rounds and steps. Warnings: how often
 each named warning stands beside an A/A comparison. Without RUN the captures are those in tests/data/step-times.json;
-a RUN needs two variants and 12 or more rounds. Rounds and steps are by default those of `moe-prof capture`. Exit
-code 1 if A/A fails anywhere, or A/B finds less than 90 % at the given rounds and steps on the quietest capture.
+a RUN needs two variants and 12 or more rounds. Rounds and steps are by default those of `moe-prof capture`.
+Stopping: A/A again, where each comparison goes on as `moe-prof capture --rounds auto` does, with the precision that
+half of them reach in 15 rounds: there, looking does most harm. Exit code 1 if A/A or Stopping fails anywhere, or A/B
+finds less than 90 % at the given rounds and steps on the quietest capture.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import numpy as np
 
 from analyzers.comparing import noise as warnings
 from analyzers.comparing.statistics import Verdict, saving
+from profiler.stopping import MIN_ROUNDS, progressed
 from tests.builders.noise import KINDS, Capture, Side, captures, level, like, resampled
 
 Draw = Callable[[np.random.Generator], tuple[Side, Side]]
@@ -31,6 +34,7 @@ SLOWER = 1.03
 ALLOWED = 0.05
 WANTED = 0.90
 WARNINGS = ("drift", "outlier-steps", "cold-first-step")
+LONGEST = 40
 GRID = ((3, 5), (5, 5), (8, 5), (10, 5), (12, 5), (16, 5), (8, 10), (10, 10))
 
 
@@ -62,6 +66,49 @@ def warned(draw: Draw, trials: int, seed: int) -> Counter[str]:
     return names
 
 
+def stopping(draw: Draw, precision: float, trials: int, seed: int) -> tuple[float, float]:
+    """Return the share of A/A comparisons that call a difference if they stop at a precision, and the mean rounds.
+
+    `draw` gives as many rounds as are taken at most.
+    """
+    rng = np.random.default_rng(seed)
+    called, taken = 0, 0
+    for _ in range(trials):
+        a, b = draw(rng)
+        rounds = next((n for n in range(MIN_ROUNDS, len(a)) if _half_width(a[:n], b[:n]) <= precision), len(a))
+        called += saving(a[:rounds], b[:rounds]).verdict is not Verdict.NO_DIFFERENCE
+        taken += rounds
+    return called / trials, taken / trials
+
+
+def precision_at(draw: Draw, rounds: int, trials: int, seed: int) -> float:
+    """Return the precision that half of all comparisons have after `rounds`."""
+    rng = np.random.default_rng(seed)
+    widths = []
+    for _ in range(trials):
+        a, b = draw(rng)
+        widths.append(_half_width(a[:rounds], b[:rounds]))
+    return float(np.median(widths))
+
+
+def _half_width(a: Side, b: Side) -> float:
+    known = progressed({"a": a, "b": b})
+    if known is None:
+        raise ValueError("a half-width needs two rounds")
+    return known.half_width
+
+
+def made_cases(real: list[Capture], rounds: int, steps: int) -> dict[str, Draw]:
+    """Return the kinds of made noise, by name: synthetic ones and those like the captures."""
+    cases: dict[str, Draw] = {}
+    for name, kind in KINDS.items():
+        cases[name] = lambda rng, k=kind: k(rng, rounds, steps)  # type: ignore[misc]
+    for capture in real:
+        drawn = like(*(side["step"] for side in capture.sides.values()))
+        cases[f"like {capture.name}"] = lambda rng, d=drawn: d(rng, rounds, steps)  # type: ignore[misc]
+    return cases
+
+
 def allowed(trials: int) -> float:
     """Return the share up to which a rate of 5 % may come out by chance: three standard errors above."""
     return ALLOWED + 3 * math.sqrt(ALLOWED * (1 - ALLOWED) / trials)
@@ -74,12 +121,7 @@ def aa_cases(real: list[Capture], rounds: int, steps: int) -> dict[str, Draw]:
         for side, times in capture.sides.items():
             for what, values in times.items():
                 cases[f"{capture.name}: {what} of {side}"] = lambda rng, v=values: resampled(v, rng, rounds)  # type: ignore[misc]
-    for name, kind in KINDS.items():
-        cases[name] = lambda rng, k=kind: k(rng, rounds, steps)  # type: ignore[misc]
-    for capture in real:
-        drawn = like(*(side["step"] for side in capture.sides.values()))
-        cases[f"like {capture.name}"] = lambda rng, d=drawn: d(rng, rounds, steps)  # type: ignore[misc]
-    return cases
+    return cases | made_cases(real, rounds, steps)
 
 
 def of_run(path: Path) -> Capture:
@@ -138,6 +180,18 @@ def main() -> int:
             counts = warned(draw, given.trials, given.seed)
             shares = [f"{counts[warning] / given.trials:.1%}" for warning in WARNINGS]
         print(f"| {name} | {rate:.1%}{' !' if rate > limit else ''} | " + " | ".join(shares) + " |")
+
+    trials = min(given.trials, 400)
+    print(
+        f"\nStopping: {trials} comparisons with itself, from {MIN_ROUNDS} to {LONGEST} rounds × {given.steps} steps, "
+        f"until --precision is reached; up to {allowed(trials):.1%} can be chance"
+    )
+    print("| what | --precision | rounds taken | difference called |\n|---|---:|---:|---:|")
+    for name, draw in made_cases(real, LONGEST, given.steps).items():
+        precision = precision_at(draw, 15, 100, given.seed + 1)
+        rate, rounds = stopping(draw, precision, trials, given.seed)
+        failed |= rate > allowed(trials)
+        print(f"| {name} | {precision:.1%} | {rounds:.1f} | {rate:.1%}{' !' if rate > allowed(trials) else ''} |")
 
     print(f"\nA/B: a slowdown of 3 % found, in % of {given.trials} comparisons, on noise like that of each capture")
     sizes = sorted({*GRID, (given.rounds, given.steps)}, key=lambda one: (one[1], one[0]))

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from tests.benchmarks.statistics import aa_cases, allowed, found, wrong
+from tests.benchmarks.statistics import aa_cases, allowed, found, made_cases, precision_at, stopping, wrong
 from tests.builders.noise import KINDS, captures, level, like
 
 TRIALS = 200
 CASES = aa_cases(captures(), rounds=3, steps=5)
+CASES_OF_40_ROUNDS = made_cases(captures(), rounds=40, steps=5)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -18,6 +19,13 @@ def test_a_program_against_itself_is_called_different_in_5_percent_at_most(case)
 def test_many_rounds_are_no_licence_to_see_differences():
     rates = {name: wrong(lambda rng, k=kind: k(rng, 10, 5), TRIALS, seed=6) for name, kind in KINDS.items()}
     assert {name: rate for name, rate in rates.items() if rate > allowed(TRIALS)} == {}
+
+
+def test_waiting_for_a_narrow_interval_is_no_licence_either():
+    draw = CASES_OF_40_ROUNDS["offsets by round and session"]
+    rate, rounds = stopping(draw, precision_at(draw, 15, 50, seed=9), trials=100, seed=10)
+    assert rate <= allowed(100)
+    assert 10 < rounds < 40
 
 
 def test_three_percent_are_found_in_ten_rounds_on_an_idle_machine():

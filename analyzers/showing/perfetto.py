@@ -1,13 +1,15 @@
 """One trace file in the Chrome JSON format that ui.perfetto.dev opens, with sorts and layers as named tracks.
 
 Per device there is a process with the tracks `sorts`, `layers`, and one for each line of ops. Times count from the
-first event. A slice of `layers` is a stretch of ops of one pass and layer. Slices of a track nest or follow each other.
+first event of each host: clocks of hosts differ, and nothing in a trace says by how much. A slice of `layers` is a
+stretch of ops of one pass and layer. Slices of a track nest or follow each other.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,8 +23,20 @@ _PS_PER_US = 1e6
 _SORTS, _LAYERS, _FIRST_LINE = 1, 2, 10
 
 
-def perfetto(done: Executions) -> bytes:
-    """Return all device ops as gzipped Chrome trace JSON, timestamps and durations in µs."""
+def perfetto(hosts: Mapping[str, Executions]) -> bytes:
+    """Return all device ops of all hosts as gzipped Chrome trace JSON, timestamps and durations in µs.
+
+    Keys are the names of the hosts; processes are called after host and device, or the device where there is one host.
+    """
+    out: list[dict[str, Any]] = []
+    first_pid = 1
+    for host, done in hosts.items():
+        out += _of_host(done, f"{host}:" if len(hosts) > 1 else "", first_pid)
+        first_pid += len(done.events.devices)
+    return gzip.compress(json.dumps({"displayTimeUnit": "ns", "traceEvents": out}).encode(), mtime=0)
+
+
+def _of_host(done: Executions, prefix: str, first_pid: int) -> list[dict[str, Any]]:
     events = done.events
     zero = int(events.start_ps.min()) if len(events.op) else 0
     sorting = np.array([_sorts(done, op) for op in done.ops], bool)
@@ -31,17 +45,18 @@ def perfetto(done: Executions) -> bytes:
         rows = np.flatnonzero(events.device == device)
         if len(rows) == 0:
             continue
+        pid = first_pid + device
         lines = {line: _FIRST_LINE + k for k, line in enumerate(np.unique(events.line[rows]).tolist())}
         tracks = {_SORTS: "sorts", _LAYERS: "layers", **{tid: f"ops {k}" for k, tid in enumerate(lines.values())}}
-        out.append({"ph": "M", "name": "process_name", "pid": device + 1, "args": {"name": name}})
+        out.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": prefix + name}})
         out += [
-            {"ph": "M", "name": "thread_name", "pid": device + 1, "tid": tid, "args": {"name": track}}
+            {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": track}}
             for tid, track in tracks.items()
         ]
-        out += [_slice(done, row, device, lines[int(events.line[row])], zero) for row in rows.tolist()]
-        out += [_slice(done, row, device, _SORTS, zero) for row in rows[sorting[events.op[rows]]].tolist()]
-        out += _layers(done, rows, device, zero)
-    return gzip.compress(json.dumps({"displayTimeUnit": "ns", "traceEvents": out}).encode(), mtime=0)
+        out += [_slice(done, row, pid, lines[int(events.line[row])], zero) for row in rows.tolist()]
+        out += [_slice(done, row, pid, _SORTS, zero) for row in rows[sorting[events.op[rows]]].tolist()]
+        out += _layers(done, rows, pid, zero)
+    return out
 
 
 def _sorts(done: Executions, op: Op) -> bool:
@@ -51,14 +66,14 @@ def _sorts(done: Executions, op: Op) -> bool:
     return kind_by_name(op.opcode, op.scope).is_sort
 
 
-def _slice(done: Executions, row: int, device: int, tid: int, zero: int) -> dict[str, Any]:
+def _slice(done: Executions, row: int, pid: int, tid: int, zero: int) -> dict[str, Any]:
     events = done.events
     index = int(events.op[row])
     op = done.ops[index]
     return {
         "ph": "X",
         "name": op.name,
-        "pid": device + 1,
+        "pid": pid,
         "tid": tid,
         "ts": (int(events.start_ps[row]) - zero) / _PS_PER_US,
         "dur": int(events.duration_ps[row]) / _PS_PER_US,
@@ -72,7 +87,7 @@ def _slice(done: Executions, row: int, device: int, tid: int, zero: int) -> dict
     }
 
 
-def _layers(done: Executions, rows: NDArray[np.intp], device: int, zero: int) -> list[dict[str, Any]]:
+def _layers(done: Executions, rows: NDArray[np.intp], pid: int, zero: int) -> list[dict[str, Any]]:
     """Return one slice per stretch of ops of one pass and layer; a stretch ends where the next one begins."""
     events = done.events
     rows = rows[(done.layer[rows] >= 0) & (done.self_ps[rows] > 0)]
@@ -91,7 +106,7 @@ def _layers(done: Executions, rows: NDArray[np.intp], device: int, zero: int) ->
             {
                 "ph": "X",
                 "name": f"layer {layer} {pass_}",
-                "pid": device + 1,
+                "pid": pid,
                 "tid": _LAYERS,
                 "ts": (begin - zero) / _PS_PER_US,
                 "dur": (end - begin) / _PS_PER_US,

@@ -29,7 +29,7 @@ _STARTS_WITHIN_S = 90.0
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def command(
     path: str, port: int | None, browser: bool | None, perfetto: Path | None, variant: str | None, force: bool
-) -> None:
+) -> int:
     """Start XProf on PATH, print its address, and stay until Ctrl-C.
 
     XProf keeps caches beside the traces that it reads, so it is given links to them in a folder that goes away
@@ -42,19 +42,24 @@ def command(
     """
     if perfetto is not None:
         check_output(perfetto, force)
-        _write_perfetto(path, variant, perfetto)
-        return
+        return _write_perfetto(path, variant, perfetto)
+    if variant is not None:
+        raise UserError(
+            "--variant goes with --perfetto; XProf lists all variants of a run, as sessions to choose from."
+        )
     if importlib.util.find_spec("xprof") is None:
         raise UserError("XProf is not installed: pip install xprof.")
     with tempfile.TemporaryDirectory(prefix="moe-prof-view-") as folder:
         for session, name, file in _files(path):
             target = Path(folder) / session / "plugins" / "profile" / "session" / name
             target.parent.mkdir(parents=True, exist_ok=True)
+            target = _unused(target)
             if isinstance(file, Path):
                 target.symlink_to(file.resolve())
             else:
                 target.write_bytes(file)
         _serve(folder, port or _free_port(), sys.stdout.isatty() if browser is None else browser)
+    return 0
 
 
 def _files(path: str) -> Iterator[tuple[str, str, Path | bytes]]:
@@ -75,6 +80,15 @@ def _files(path: str) -> Iterator[tuple[str, str, Path | bytes]]:
         plain = "://" not in source.path and source.path.endswith(".xplane.pb")
         name = f"{source.hostname or 'host'}.xplane.pb"
         yield sources.session or "trace", name, Path(source.path) if plain else bytes(source.read())
+
+
+def _unused(file: Path) -> Path:
+    """Return `file`, or that name with a number: hosts may share a host name, or have none (TRACE_FACTS trap 19)."""
+    host, number, name = file.name.removesuffix(".xplane.pb"), 2, file
+    while name.is_symlink() or name.exists():
+        name = file.with_name(f"{host}-{number}.xplane.pb")
+        number += 1
+    return name
 
 
 def _serve(folder: str, port: int, browser: bool) -> None:
@@ -120,22 +134,42 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _write_perfetto(path: str, variant: str | None, output: Path) -> None:
+def _write_perfetto(path: str, variant: str | None, output: Path) -> int:
+    """Write all hosts of the first session of a variant, or of a trace; return 1 where some could not be read."""
     from analyzers.counting.executions import executions
     from analyzers.counting.hlo import Module
     from analyzers.reading.run import is_run, load_run
-    from analyzers.reading.sources import find_sources
+    from analyzers.reading.sources import find_sources, source
     from analyzers.reading.xspace import read_xspace
     from analyzers.showing.perfetto import perfetto
 
+    own = None
     if "://" not in path and is_run(Path(path)):
         run = load_run(Path(path))
-        names = ", ".join(v.name for v in run.manifest.variants)
-        if variant is None:
-            raise UserError(f"{path} is a run with the variants {names}: name one of them with --variant.")
-        chosen = run.variant(variant)
-        columns = read_xspace(run.path / run.sessions_of(variant)[0].xplane_files[0].path)
-        done = executions(columns, {chosen.module: Module((run.path / chosen.hlo_proto).read_bytes())})
+        names = [v.name for v in run.manifest.variants]
+        if variant is None and len(names) > 1:
+            raise UserError(f"{path} is a run with the variants {', '.join(names)}: name one of them with --variant.")
+        chosen = run.variant(variant or names[0])
+        files = [source(str(run.path / file.path)) for file in run.sessions_of(chosen.name)[0].xplane_files]
+        own = {chosen.module: Module((run.path / chosen.hlo_proto).read_bytes())}
+    elif variant is not None:
+        raise UserError(f"{path} is a trace, not a run: it has no variants to choose from.")
     else:
-        done = executions(read_xspace(find_sources(path, None).files[0]))
-    write_output(output, perfetto(done))
+        files = list(find_sources(path, None).files)
+    hosts, unread = {}, []
+    for file in files:
+        try:
+            columns = read_xspace(file)
+        except UserError as error:
+            unread.append(str(error))
+            continue
+        name = columns.hostname if columns.hostname and columns.hostname not in hosts else file.path
+        hosts[name] = executions(columns, own)
+    if not hosts:
+        raise UserError(unread[0])
+    if not any(len(done.events.op) for done in hosts.values()):
+        raise UserError(f"{path} holds no ops that a device ran, so there is nothing to show.")
+    write_output(output, perfetto(hosts))
+    if unread:
+        click.echo(f"{len(unread)} of {len(files)} files left out: {unread[0]}", err=True)
+    return 1 if unread else 0

@@ -101,6 +101,8 @@ class Check:
     allowed: str
     outcome: Outcome
     reason: str
+    value: float | None = None
+    """What `measured` says, as a number; a ratio where the limit is one. None for buffers, and what cannot be told."""
 
     @property
     def name(self) -> str:
@@ -240,12 +242,13 @@ def _hold_saving(limit: Limit, subject: Subject, subjects: Mapping[tuple[str, ..
             [found.high / _PS_PER_US] if limit.maximum is not None else []
         )
         kept = all(_within(limit, end) for end in ends)
-        return Check(limit, text, _allowed(limit), Outcome.KEPT if kept else Outcome.BROKEN, "")
+        return Check(limit, text, _allowed(limit), Outcome.KEPT if kept else Outcome.BROKEN, "", value)
     return _verdict(limit, text, value)
 
 
 def _verdict(limit: Limit, measured: str, value: float) -> Check:
-    return Check(limit, measured, _allowed(limit), Outcome.KEPT if _within(limit, value) else Outcome.BROKEN, "")
+    outcome = Outcome.KEPT if _within(limit, value) else Outcome.BROKEN
+    return Check(limit, measured, _allowed(limit), outcome, "", value)
 
 
 def _within(limit: Limit, value: float) -> bool:

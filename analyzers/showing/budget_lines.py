@@ -1,7 +1,8 @@
-"""A checked budget as lines of text, as JUnit XML, and as annotations of GitHub Actions."""
+"""A checked budget as lines of text, as JSON, as JUnit XML, and as annotations of GitHub Actions."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from xml.etree import ElementTree
 
@@ -25,6 +26,32 @@ def lines(checks: Sequence[Check], paint: Paint = lambda text, outcome: text) ->
 def _sentence(check: Check, paint: Paint = lambda text, outcome: text) -> str:
     reason = f": {check.reason}" if check.reason else ""
     return f"{paint(_WORDS[check.outcome], check.outcome)}: measured {check.measured}, limit {check.allowed}{reason}"
+
+
+def checks_json(checks: Sequence[Check]) -> str:
+    """Return the JSON of `moe-prof check --json`, described in docs/json.md."""
+    outcomes = {Outcome.KEPT: "ok", Outcome.BROKEN: "broken", Outcome.UNKNOWN: "cannot_tell"}
+    content = {
+        "schema_version": 1,
+        "kind": "moe-prof check",
+        "checks": [
+            {
+                "section": list(check.limit.section),
+                "limit": check.limit.key,
+                "detail": check.limit.detail or None,
+                "outcome": outcomes[check.outcome],
+                "value": check.value,
+                "min": check.limit.minimum,
+                "max": check.limit.maximum,
+                "ratio_to": check.limit.ratio_to or None,
+                "confident": check.limit.confident,
+                "measured": check.measured,
+                "reason": check.reason or None,
+            }
+            for check in checks
+        ],
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False)
 
 
 def github_annotations(checks: Sequence[Check], file: str) -> list[str]:

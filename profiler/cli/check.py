@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 @click.argument("path", type=click.Path(path_type=str), metavar="RUN | TRACE | COMPILED")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Also write JUnit XML.")
 @click.option("--github", is_flag=True, help="Also print annotations for GitHub Actions.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 @click.option("--write", is_flag=True, help="Make a first BUDGET.toml of what is measured, instead of checking.")
-def command(budget: Path, path: str, junit: Path | None, github: bool, write: bool) -> int:
+def command(budget: Path, path: str, junit: Path | None, github: bool, as_json: bool, write: bool) -> int:
     """Hold PATH against the limits in BUDGET.toml; one line per limit.
 
     Exit code 0: all kept; 1: one is broken; 2: none is broken, but one cannot be told, or something cannot be read.
@@ -31,8 +32,10 @@ def command(budget: Path, path: str, junit: Path | None, github: bool, write: bo
     moe-prof check BUDGET.toml COMPILED
     """
     from analyzers.comparing.budget import Outcome, exit_code, first_budget, hold, read_budget
-    from analyzers.showing.budget_lines import github_annotations, junit_xml, lines
+    from analyzers.showing.budget_lines import checks_json, github_annotations, junit_xml, lines
 
+    if as_json and (github or write):
+        raise click.UsageError("--json prints nothing else: leave out --github or --write.")
     if write:
         if budget.exists():
             raise UserError(f"{budget} exists and is not overwritten; remove it, or give another name.")
@@ -42,8 +45,11 @@ def command(budget: Path, path: str, junit: Path | None, github: bool, write: bo
     limits = read_budget(budget)
     checks = hold(limits, _subjects(path))
     colors = {Outcome.KEPT: "green", Outcome.BROKEN: "red", Outcome.UNKNOWN: "yellow"}
-    for line in lines(checks, lambda text, outcome: click.style(text, fg=colors[outcome])):
-        click.echo(line, color=click.get_current_context().color)
+    if as_json:
+        click.echo(checks_json(checks))
+    else:
+        for line in lines(checks, lambda text, outcome: click.style(text, fg=colors[outcome])):
+            click.echo(line, color=click.get_current_context().color)
     if github:
         for line in github_annotations(checks, str(budget)):
             click.echo(line)

@@ -1,6 +1,7 @@
 """`moe-prof check`: whole outputs on a run that is the same everywhere, and a cached variant broken on purpose."""
 
 import dataclasses
+import json
 from xml.etree import ElementTree
 
 import pytest
@@ -81,6 +82,28 @@ def test_annotations_and_junit_beside_the_lines(run, ring_run, tmp_path, monkeyp
     )
     suite = ElementTree.parse("report.xml").getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("6", "4", "1")
+
+
+def test_json_says_what_the_lines_say(run, ring_run, tmp_path):
+    budget = tmp_path / "budget.toml"
+    budget.write_text(BUDGETS["broken"] + "[ring.cached.forward]\nsorts = 6\n")
+    code, out, err = run("check", budget, ring_run, "--json")
+    assert (code, err) == (1, "")
+    found = {(".".join(c["section"]), c["limit"], c["detail"]): c for c in json.loads(out)["checks"]}
+    assert {key: c["outcome"] for key, c in found.items()} == {
+        ("ring.cached.backward", "sorts", None): "broken",
+        ("ring.cached.backward", "peak_bytes", None): "broken",
+        ("ring.cached.backward", "saving_us_per_chunk_per_layer", "recompute"): "broken",
+        ("ring.recompute.backward", "sorts_by_pass", "recompute"): "broken",
+        ("ring.recompute.backward", "sorts_by_pass", "backward"): "ok",
+        ("ring.cached.forward", "sorts", None): "cannot_tell",
+    }
+    sorts = found["ring.cached.backward", "sorts", None]
+    assert (sorts["value"], sorts["min"], sorts["max"]) == (6, None, 5)
+    peak = found["ring.cached.backward", "peak_bytes", None]
+    assert (peak["ratio_to"], peak["value"]) == ("recompute", 518_804 / 508_668)
+    assert found["ring.cached.forward", "sorts", None]["value"] is None
+    assert run("check", budget, ring_run, "--json", "--github")[0] == 2
 
 
 def test_a_first_budget_is_kept_by_its_run_and_never_overwritten(run, ring_run, tmp_path):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzers.caveats import Caveat
-from analyzers.counting.arrays import sums
+from analyzers.counting.arrays import sums, unique
 from analyzers.counting.buffers import Buffers, buffers
 from analyzers.counting.facts import FileFacts, OpFacts, file_facts
 from analyzers.counting.hlo import Module
@@ -156,7 +156,7 @@ class Trace:
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
         """Passes in which ops ran, in order."""
-        found = {int(p) for file in self._files() for p in np.unique(file.by_place.groups["pass"])}
+        found = {int(p) for file in self._files() for p in unique(file.by_place.groups["pass"])}
         return tuple(PASSES[k] for k in sorted(found))
 
     def self_ps(self, *, pass_: Pass | None = None, layer: int | None = None, chunk: int | None = None) -> Blocks:
@@ -246,7 +246,7 @@ class Trace:
         return [file for session in self.sessions for file in session]
 
     def _indices(self, key: str) -> tuple[int, ...]:
-        found = {int(k) for file in self._files() for k in np.unique(file.by_place.groups[key])}
+        found = {int(k) for file in self._files() for k in unique(file.by_place.groups[key])}
         return tuple(sorted(found - {-1}))
 
     def _samples(self, by_step: tuple[_ByStep, ...], chosen: Callable[[FileFacts], NDArray[np.bool_]]) -> Blocks:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from analyzers.comparing.statistics import Estimate, estimate
+from analyzers.comparing.statistics import Estimate, estimate, median
 from analyzers.counting.hosts import device_names, self_ps_by_device
 from analyzers.trace import Blocks, Trace
 
@@ -34,7 +34,7 @@ class Spread:
     @cached_property
     def median_ps(self) -> float:
         """Return the median over the devices of their medians."""
-        return float(np.median([device.estimate.median for device in self.devices]))
+        return median(np.array([device.estimate.median for device in self.devices]))
 
     def relative(self, device: DeviceTime) -> float:
         """Return how many times the median device's time this one takes; 1 where nothing takes any."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from analyzers.caveats import Caveat
 from analyzers.comparing.ranks import binomial_tail, trend_p
-from analyzers.comparing.statistics import Blocks, within_scale
+from analyzers.comparing.statistics import Blocks, median, within_scale
 from analyzers.trace import Trace
 
 _DRIFT_LEVEL = 0.05
@@ -59,7 +59,7 @@ def drift(a: Side, b: Side, *, alternating: bool) -> Caveat | None:
         return None
     if not all((block > 0).all() for block in (*a.blocks, *b.blocks)):
         return None
-    rounds = [np.array([np.log(np.median(block)) for block in side.blocks]) for side in (a, b)]
+    rounds = [np.array([np.log(median(block)) for block in side.blocks]) for side in (a, b)]
     both = (rounds[0] + rounds[1]) / 2
     if len(both) < 2:
         return None
@@ -87,7 +87,7 @@ def outliers(side: Side) -> Caveat | None:
         return None
     found: list[tuple[float, str]] = []
     for number, block in enumerate(side.blocks):
-        middle = float(np.median(block)) if len(block) >= _FEWEST_IN_SESSION else 0.0
+        middle = median(block) if len(block) >= _FEWEST_IN_SESSION else 0.0
         for step, value in enumerate(block.tolist()):
             if middle and abs(value - middle) > max(limit, _OUTLIER_SIZE * middle):
                 found.append((value / middle, side.step_name(number, step)))
@@ -104,8 +104,8 @@ def cold(side: Side) -> Caveat | None:
     sessions = [block for block in side.blocks if len(block) >= _FEWEST_IN_SESSION]
     if not sessions:
         return None
-    ratios = np.array([block[0] / np.median(block[1:]) for block in sessions if np.median(block[1:])])
-    if len(ratios) < len(sessions) or float(np.median(ratios)) < 1 + _COLD_SIZE:
+    ratios = np.array([block[0] / median(block[1:]) for block in sessions if median(block[1:])])
+    if len(ratios) < len(sessions) or median(ratios) < 1 + _COLD_SIZE:
         return None
     slowest = sum(bool(block[0] > block[1:].max()) for block in sessions)
     # Sessions of different lengths: the chance of the shortest is the largest, so the more cautious.
@@ -116,7 +116,7 @@ def cold(side: Side) -> Caveat | None:
     where = f"in {slowest} of {len(sessions)} sessions" if len(sessions) > 1 else "of its session"
     return Caveat(
         "cold-first-step",
-        f"{side.name}: the first step is the slowest {where}, {float(np.median(ratios)):.2f} × the median of those "
+        f"{side.name}: the first step is the slowest {where}, {median(ratios):.2f} × the median of those "
         "after it: it was not warm",
     )
 
@@ -124,7 +124,7 @@ def cold(side: Side) -> Caveat | None:
 def _far_from_the_rest(block: NDArray[np.float64]) -> bool:
     rest = block[1:]
     return len(rest) >= _FEWEST_IN_SESSION and bool(
-        block[0] - np.median(rest) > max(_OUTLIER_SCALES * within_scale([rest]), np.median(rest))
+        block[0] - median(rest) > max(_OUTLIER_SCALES * within_scale([rest]), median(rest))
     )
 
 

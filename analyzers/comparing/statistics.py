@@ -99,9 +99,7 @@ def estimate(blocks: Blocks) -> Estimate:
     samples = np.concatenate([np.asarray(b, np.float64) for b in blocks])
     if len(samples) == 0:
         raise ValueError("an estimate needs at least one sample")
-    return Estimate(
-        float(np.median(samples)), float(samples.min()), float(samples.max()), len(samples), float(samples.mean())
-    )
+    return Estimate(median(samples), float(samples.min()), float(samples.max()), len(samples), float(samples.mean()))
 
 
 def saving(a: Blocks, b: Blocks, family: int = 1) -> Saving:
@@ -122,7 +120,7 @@ def saving(a: Blocks, b: Blocks, family: int = 1) -> Saving:
 
 
 def _over_pairs(a: Blocks, b: Blocks, confidence: float) -> Saving:
-    differences = np.array([_median(x) - _median(y) for x, y in zip(a, b, strict=True)])
+    differences = np.array([median(x) - median(y) for x, y in zip(a, b, strict=True)])
     n = len(differences)
     half = _half_width(float(differences.std(ddof=1)) / math.sqrt(n), n - 1, confidence)
     half = max(half, _half_width_within(a, b, confidence))
@@ -131,7 +129,7 @@ def _over_pairs(a: Blocks, b: Blocks, confidence: float) -> Saving:
 
 
 def _over_sessions(a: Blocks, b: Blocks, confidence: float) -> Saving:
-    medians_a, medians_b = (np.array([_median(block) for block in side]) for side in (a, b))
+    medians_a, medians_b = (np.array([median(block) for block in side]) for side in (a, b))
     half = max(_welch(medians_a, medians_b, confidence), _half_width_within(a, b, confidence))
     sizes = len(a), len(b)
     rank = RankTest(
@@ -167,7 +165,7 @@ def _half_width_within(a: Blocks, b: Blocks, confidence: float) -> float:
 def within_scale(blocks: Blocks) -> float:
     """Return how far steps spread around their session's median, as a standard deviation; 0 if none has two steps."""
     deviations = [_deviations(block) for block in blocks if len(block) > 1]
-    return _SIGMA_PER_MAD * _median(np.concatenate(deviations)) if deviations else 0.0
+    return _SIGMA_PER_MAD * median(np.concatenate(deviations)) if deviations else 0.0
 
 
 def _deviations(block: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -176,13 +174,13 @@ def _deviations(block: NDArray[np.float64]) -> NDArray[np.float64]:
     The nearest is left out: it is the median itself, or made it. Of two samples both lie at half their distance,
     which is less than they lie from where they come from, by the square root of two.
     """
-    deviations = np.sort(np.abs(block - _median(block)))[1:]
+    deviations = np.sort(np.abs(block - median(block)))[1:]
     return deviations * math.sqrt(2) if len(block) == 2 else deviations
 
 
 def _over_steps(sessions_a: Blocks, sessions_b: Blocks, confidence: float) -> Saving:
     a, b = (np.concatenate(list(sessions)) for sessions in (sessions_a, sessions_b))
-    value = _median(a) - _median(b)
+    value = median(a) - median(b)
     if min(len(a), len(b)) < 2:
         return Saving(value, math.nan, math.nan, Verdict.TOO_FEW, ("one step on a side: no interval can be given",))
     side = "each" if len(sessions_a) == len(sessions_b) else "one"
@@ -203,8 +201,12 @@ def _welch(a: NDArray[np.float64], b: NDArray[np.float64], confidence: float) ->
     return _half_width(error, freedom, confidence)
 
 
-def _median(samples: NDArray[np.float64]) -> float:
-    # numpy's own takes ten times as long for the few steps of a session, and tables of ops ask for thousands.
+def median(samples: NDArray[np.float64]) -> float:
+    """Return the median of some samples.
+
+    numpy's own takes ten times as long for the few steps of a session, of which tables of ops ask for thousands, and
+    imports all of numpy.ma.
+    """
     ordered = np.sort(samples)
     middle = len(ordered) // 2
     return float(ordered[middle]) if len(ordered) % 2 else float(ordered[middle - 1] + ordered[middle]) / 2

@@ -7,7 +7,6 @@ was built, a question is one pass over the events; else numpy answers it, in sev
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,15 +22,35 @@ Ids = NDArray[np.signedinteger]
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 _T = TypeVar("_T")
+_First = TypeVar("_First")
+_Second = TypeVar("_Second")
+_Number = TypeVar("_Number", bound=np.generic)
 
 _EXACT_FLOAT = 2**53
 _SMALL_TABLE = 4_000_000
+_WORTH_THREADS = 200_000
 
 
-def side_by_side(*questions: Callable[[], _T]) -> list[_T]:
-    """Return the answers to several questions that are asked at once: passes over events leave the GIL free."""
+def side_by_side(rows: int, *questions: Callable[[], _T]) -> list[_T]:
+    """Return the answers to several questions about so many rows, asked at once: passes leave the GIL free."""
+    if rows < _WORTH_THREADS:  # The import below costs more.
+        return [question() for question in questions]
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(2) as pool:
         return [answer.result() for answer in [pool.submit(question) for question in questions]]
+
+
+def both(rows: int, first: Callable[[], _First], second: Callable[[], _Second]) -> tuple[_First, _Second]:
+    """Return the answers to two questions about so many rows, asked at once."""
+    if rows < _WORTH_THREADS:
+        return first(), second()
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        meanwhile = pool.submit(first)
+        answer = second()
+        return meanwhile.result(), answer
 
 
 def _is_plain(*columns: NDArray) -> bool:  # type: ignore[type-arg]
@@ -136,6 +155,12 @@ def numbered(ids: Int32s, parts: Int32s, num_ids: int, num_parts: int) -> tuple[
         numbers = occurrence_numbers(pair.reshape(-1).astype(np.int32), max(len(used), 1))
     part = used % width
     return numbers, Cells(used // width, np.where(part == num_parts, -1, part), count)
+
+
+def unique(values: NDArray[_Number]) -> NDArray[_Number]:
+    """Return the different values, sorted: np.unique, which imports all of numpy.ma unless it counts them, too."""
+    found: NDArray[_Number] = np.unique(values, return_counts=True)[0]
+    return found
 
 
 def dense(*columns: Ids) -> tuple[Int32s, list[tuple[int, ...]]]:

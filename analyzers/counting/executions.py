@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -24,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzers.caveats import Caveat
-from analyzers.counting.arrays import Cells, counts, dense, numbered, sums
+from analyzers.counting.arrays import Cells, both, counts, dense, numbered, sums
 from analyzers.counting.hlo import Module
 from analyzers.counting.ops import Op, OpEvents, Program, op_events
 from analyzers.counting.runs import Runs, find_runs
@@ -176,12 +175,15 @@ def executions(
         if expected[op] < 0:
             promised = expected[launching]
             expected[op] = promised.sum() if (promised >= 0).all() else -1
-    with ThreadPoolExecutor(1) as pool:  # Passes over events leave the GIL free.
-        of_devices = pool.submit(device_self_times, events)
+
+    def place() -> tuple[Runs, NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_], list[Caveat]]:
         runs, run, run_caveats = find_runs(columns, events, expected, offloaded.rows)
         run[offloaded.rows] = run[offloaded.launcher]
         execution, first, count_caveats = _number(events, runs, run, expected)
-        self_ps = self_times(events, run, of_devices.result())
+        return runs, run, execution, first, [*run_caveats, *count_caveats]
+
+    of_devices, (runs, run, execution, first, caveats) = both(len(events.op), lambda: device_self_times(events), place)
+    self_ps = self_times(events, run, of_devices)
     attributions, layer_caveats = _attributions(events, patterns, launching_ops)
     return Executions(
         events=events,
@@ -194,7 +196,7 @@ def executions(
         self_ps=of_slowest_core(events, offloaded, self_ps),
         offloaded=offloaded,
         launching_ops=launching_ops,
-        caveats=(*run_caveats, *count_caveats, *layer_caveats, *_not_joined(events, offloaded)),
+        caveats=(*caveats, *layer_caveats, *_not_joined(events, offloaded)),
     )
 
 

@@ -130,6 +130,7 @@ def file_facts(
     on_tensor_core = np.array([not op.sparse_core for op in ops], bool)
     sorting = np.array([op.kind.is_sort for op in ops], bool)
     by_op, by_place, sorts_by_place = side_by_side(
+        len(done.events.op),
         lambda: totals(done, steps, ("op",)),
         lambda: totals(done, steps, ("pass", "layer", "chunk"), only=on_tensor_core),
         lambda: totals(done, steps, ("op", "layer", "chunk"), only=sorting),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzers.counting.arrays import dense, take
+from analyzers.counting.arrays import dense, take, unique
 from analyzers.counting.hlo import Instruction, Module, ModuleError
 from analyzers.reading.columns import ABSENT, NO_STRING, Line, LineKind, Plane, PlaneKind, XSpaceColumns
 
@@ -191,7 +191,7 @@ def _modules_that_ran(columns: XSpaceColumns) -> list[tuple[str, int | None]]:
         columns.planes[line.plane].metadata[row].name
         for line in columns.lines
         if line.kind is LineKind.MODULES
-        for row in np.unique(columns.events.metadata[line.first : line.last]).tolist()
+        for row in unique(columns.events.metadata[line.first : line.last]).tolist()
         if row >= 0
     }
     return [split_module_name(name) for name in sorted(names)]
@@ -287,7 +287,7 @@ class _Builder:
         if on_host:
             ordinals = self._ints("device_ordinal", window)[local]
             device = np.zeros(len(rows), np.int32)
-            for ordinal in np.unique(ordinals):
+            for ordinal in unique(ordinals):
                 number = 0 if ordinal == ABSENT else int(ordinal)
                 device[ordinals == ordinal] = self._device(f"CPU:{number}{self.names[line.plane]}")
             self._append(rows, table[ids], device, line_index)

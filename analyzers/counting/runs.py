@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzers.caveats import Caveat
-from analyzers.counting.arrays import counts, dealt, dense, occurrence_numbers, take
+from analyzers.counting.arrays import counts, dealt, dense, occurrence_numbers, take, unique
 from analyzers.counting.ops import OpEvents, device_names, same_id, split_module_name
 from analyzers.reading.columns import ABSENT, LineKind, PlaneKind, XSpaceColumns
 
@@ -181,7 +181,7 @@ def _deal_to_module_events(
     first = np.where(dealt_out, first_run + base, -1).astype(np.int32)
     run = dealt(op, first, np.clip(per_run, 1, np.iinfo(np.int32).max).astype(np.int32))
     # By program, as the runs of each are in time order.
-    for program in np.unique(program_of_op[unsure]).tolist():
+    for program in unique(program_of_op[unsure]).tolist():
         where = np.flatnonzero((unsure & (program_of_op == program))[op])
         some = np.arange(len(events.op))[rows][order][where]
         mine = np.flatnonzero(module_runs.program == program)
@@ -229,7 +229,7 @@ def _runs_by_division(
     order = np.arange(len(rows))[_time_order(events.start_ps[rows])]
     found: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]] = []
     num_found = 0
-    for index in np.unique(program).tolist():
+    for index in unique(program).tolist():
         mine = order[program[order] == index]
         op, start = events.op[rows[mine]], events.start_ps[rows[mine]]
         seen = np.bincount(op, minlength=len(expected))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzers.counting.arrays import covered, sums
+from analyzers.counting.arrays import covered, sums, unique
 from analyzers.counting.ops import Op, OpEvents
 from analyzers.reading.nesting import enclosing
 
@@ -115,7 +115,7 @@ def _by_coverage(
     shift = run[rows].astype(np.int64) * span - int(start.min())
     start, end = start + shift, end + shift
     depth = _depths(start, end, np.flatnonzero(is_container), len(rows))
-    for level in np.unique(depth[is_container]):
+    for level in unique(depth[is_container]):
         mine = np.flatnonzero(is_container & (depth == level))
         others = ~is_container | (depth > level)
         inside = covered(start[others], end[others], start[mine], end[mine])

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzers.caveats import Caveat
-from analyzers.counting.arrays import sums
+from analyzers.counting.arrays import sums, unique
 from analyzers.counting.executions import Executions
 from analyzers.errors import UserError
 from analyzers.reading.columns import ABSENT, LineKind, XSpaceColumns
@@ -81,7 +81,7 @@ def _self_ps_of_programs(executions: Executions) -> NDArray[np.int64]:
 
 def _main_program(executions: Executions) -> int:
     totals = _self_ps_of_programs(executions)
-    ran = np.unique(executions.runs.program)
+    ran = unique(executions.runs.program)
     if len(ran) == 0:
         return -1
     return int(ran[np.argmax(totals[ran])])

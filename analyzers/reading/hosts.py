@@ -9,13 +9,10 @@ for it must not hide the others.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -133,7 +130,11 @@ def _here(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> Itera
 def _in_pool(
     function: Callable[[_Item], _Result], items: Sequence[_Item], jobs: int
 ) -> Iterator[_Result | Unreadable | Shelved]:
-    import tempfile  # Its import costs as much as reading a small trace.
+    # These imports cost more than reading a small trace.
+    import multiprocessing
+    import tempfile
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
 
     # Not by fork: this process may have threads (numpy, jax), whose locks a forked copy would wait for forever.
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"

@@ -6,7 +6,6 @@ what a worker process hands back need not go through a pipe.
 
 from __future__ import annotations
 
-import logging
 import mmap
 import os
 import pickle
@@ -59,6 +58,8 @@ class Shelf:
         try:
             return Shelved(self._write(contents), tuple(content.nbytes for content in contents), rest)
         except OSError as error:  # No room for temporary files: memory may still suffice.
+            import logging
+
             logging.getLogger(__name__).warning("moe-prof: tables are kept in memory: %s.", error.strerror or error)
             self._room_bytes = sys.maxsize
             return result

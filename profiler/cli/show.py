@@ -13,6 +13,8 @@ from profiler.cli.timings import timings_option
 from profiler.cli.writing import frame_options, write_frames
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from analyzers.showing.frames import What
 
 
@@ -58,15 +60,22 @@ def command(
     moe-prof show RUN --frame executions --csv ops.csv
     """
     with timed("imports"):
-        from analyzers.showing.as_json import show_json
-        from analyzers.showing.frames import variants_frame
-        from analyzers.showing.loops_document import loops_document, loops_json
         from analyzers.showing.text import print_document
         from analyzers.showing.trace_document import trace_document
 
+        if loops:
+            from analyzers.showing.loops_document import loops_document, loops_json
+        if as_json:
+            from analyzers.showing.as_json import show_json
+
+    def frame_of_all() -> DataFrame:
+        from analyzers.showing.frames import variants_frame
+
+        return variants_frame(traces, cast("What", frame))
+
     options = read_options(reading)
     traces = traces_of(path, variants, options)
-    write_frames(csv, parquet, lambda: variants_frame(traces, cast("What", frame)))
+    write_frames(csv, parquet, frame_of_all)
     with timed("showing"):
         if as_json:
             click.echo(loops_json(traces, options.patterns) if loops else show_json(traces))

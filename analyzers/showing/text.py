@@ -21,10 +21,13 @@ def print_document(document: Document, *, color: bool | None = None, file: TextI
     """Print a document. `color` is True or False to force it, None to decide by where the output goes."""
     file = file or sys.stdout
     terminal = file.isatty()
+    colors = color if color is not None else terminal
     console = Console(
         file=file,
         force_terminal=True if color else None,
-        no_color=color is False or (color is None and not terminal),
+        no_color=not colors,
+        # Without a colour system rich writes no escapes at all, bold ones neither.
+        color_system="auto" if colors else None,
         width=None if terminal or color else _PIPE_WIDTH,
         highlight=False,
         emoji=False,

@@ -10,12 +10,10 @@ from profiler.cli.main import main
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
+def run(capsys):
     """Run the command line; return exit code, standard output and standard error."""
 
-    def call(*arguments, columns=None):
-        if columns:
-            monkeypatch.setenv("COLUMNS", str(columns))
+    def call(*arguments):
         with pytest.raises(SystemExit) as left:
             main([str(a) for a in arguments])
         captured = capsys.readouterr()
@@ -31,14 +29,6 @@ def test_a_run(run, golden, ring_run, monkeypatch, command, color):
     code, out, err = run("--color", color, command, "ring-run")
     assert (code, err) == (0, "")
     golden(f"{command}-ring-run-{color}.txt", out)
-
-
-@pytest.mark.parametrize("columns", [80, 200])
-def test_a_run_on_a_narrow_and_a_wide_terminal(run, golden, ring_run, monkeypatch, columns):
-    monkeypatch.chdir(ring_run.parent)
-    code, out, _ = run("--color", "always", "diff", "ring-run", "--top", "3", columns=columns)
-    assert code == 0
-    golden(f"diff-ring-run-{columns}-columns.txt", out)
 
 
 def test_the_baseline_turns_the_comparison_round(run, ring_run):

@@ -1,7 +1,7 @@
 """The tables of workloads and their named variants, and which choices can combine. Importable without jax.
 
 A variant is a point in the space of `Choices`. The named ones are those worth telling apart; any other
-combination can be asked for by writing its choices out, as `sort_key=packed,inverse=scatter`.
+combination can be asked for by writing its choices out, as `sort_key=packed+inverse=scatter`.
 """
 
 from collections.abc import Mapping
@@ -179,7 +179,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
 
 
 def find_variant(workload: str, variant: str) -> Variant:
-    """The named variant, or the one whose choices `variant` spells out (`sort_key=packed,inverse=scatter`).
+    """The named variant, or the one whose choices `variant` spells out (`sort_key=packed+inverse=scatter`).
 
     Raises WorkloadError that lists the valid names.
     """
@@ -196,7 +196,7 @@ def find_variant(workload: str, variant: str) -> Variant:
 
 def _spelled_out(workload: str, variant: str) -> Variant:
     asked: dict[str, str] = {}
-    for pair in variant.split(","):
+    for pair in variant.split("+"):
         choice, _, value = pair.strip().partition("=")
         if choice not in CHOICE_VALUES:
             known = ", ".join(CHOICE_VALUES)

@@ -21,12 +21,12 @@ from typing import Any
 
 ACCELERATORS = {"v5e:2x2": "v5litepod-4", "v5p:2x2x1": "v5p-8", "v6e:2x2": "v6e-4", "tpu7x:2x2x1": "tpu7x-8"}
 INVERSES = {
-    "argsort everywhere": "activations=gather,inverse=argsort",
-    "scatter in the backward alone": "activations=gather,inverse=argsort,backward_inverse=scatter",
-    "reuse in the backward (argsort once)": "activations=gather,inverse=reuse",
-    "argsort in the backward alone": "activations=gather,inverse=scatter,backward_inverse=argsort",
-    "scatter everywhere": "activations=gather,inverse=scatter",
-    "reuse in the backward (scatter once)": "activations=gather,inverse=scatter,backward_inverse=reuse",
+    "argsort everywhere": "activations=gather+inverse=argsort",
+    "scatter in the backward alone": "activations=gather+inverse=argsort+backward_inverse=scatter",
+    "reuse in the backward (argsort once)": "activations=gather+inverse=reuse",
+    "argsort in the backward alone": "activations=gather+inverse=scatter+backward_inverse=argsort",
+    "scatter everywhere": "activations=gather+inverse=scatter",
+    "reuse in the backward (scatter once)": "activations=gather+inverse=scatter+backward_inverse=reuse",
 }
 """Choices of permute's inverse that --inverses compares, as variants spelled out."""
 PASSES = ("forward", "recompute", "backward")

@@ -108,7 +108,7 @@ def test_unknown_preset_scale_and_field():
 
 
 def test_choices_can_be_spelled_out():
-    spelled = find_variant("ring", "inverse=reuse,validity=cached,across_remat=saved")
+    spelled = find_variant("ring", "inverse=reuse+validity=cached+across_remat=saved")
     assert spelled.choices == find_variant("ring", "cached").choices
 
 

@@ -40,8 +40,8 @@ def configs(draw):
     )
 
 
-RING = ["recompute", "cached", "cached+counting", "recompute+packed", "inverse=scatter,backward_inverse=reuse"]
-A2A = ["recompute", "counting", "saved", "inverse=argsort,backward_inverse=scatter"]
+RING = ["recompute", "cached", "cached+counting", "recompute+packed", "inverse=scatter+backward_inverse=reuse"]
+A2A = ["recompute", "counting", "saved", "inverse=argsort+backward_inverse=scatter"]
 
 
 def assert_is_the_oracle(workload: str, variant: str, config) -> None:

@@ -66,7 +66,7 @@ class TopKBuffers:
     b: dict[str, int]
     a_repeats: int
     b_repeats: int
-    """Those of them that hold copies of rows (`Buffer.repeats`)."""
+    """Those of them that hold copies of tokens: repeated rows in the forward pass (`Buffers.repeats`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +255,7 @@ def _top_k_buffers(a: Trace, b: Trace) -> TopKBuffers | Unknown:
         return {p.value: n for p in PASSES if (n := sum(buffer.pass_ is p for buffer in found))}
 
     def repeats(trace: Trace) -> int:
-        found = trace.buffers.of_size(size) if trace.buffers else ()
-        return sum(buffer.repeats for buffer in found)
+        return len(trace.buffers.repeats(size)) if trace.buffers else 0
 
     return TopKBuffers(size, a.variant.dispatch_input_bytes, by_pass(a), by_pass(b), repeats(a), repeats(b))
 

@@ -358,9 +358,9 @@ def top_k_lines(diff: Diff) -> list[str]:
     for name, passes, repeats in zip(names(diff), (found.a, found.b), (found.a_repeats, found.b_repeats), strict=True):
         have = ", ".join(f"{count} in {pass_}" for pass_, count in passes.items()) or "none"
         repeated = (
-            f"{repeats} of them hold repeated rows"
+            f"{repeats} of them hold{'s' if repeats == 1 else ''} tokens repeated for the forward pass"
             if repeats
-            else "none holds repeated rows: where the source repeats tokens, the compiler fused that away"
+            else "none holds tokens repeated for the forward pass: where the source repeats them, the compiler fused that away"
         )
         lines.append(f"  {name}: {have}; {repeated}")
     return lines

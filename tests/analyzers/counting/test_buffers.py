@@ -120,3 +120,17 @@ def test_a_buffer_of_repeated_rows_is_told_by_its_broadcast() -> None:
     assert repeats(b"broadcast", [64, 32])
     assert not repeats(b"broadcast", [])  # zeros, not copies of rows
     assert not repeats(b"gather", [64, 32])
+
+
+def test_only_the_forward_pass_repeats_tokens() -> None:
+    """The gradient of a sum over `top_k` fills as large a buffer with repeated rows, but no variant could gather them."""
+
+    def sum_over_slots(rows):
+        return (rows.sum(1) ** 3).sum()
+
+    compiled = jax.jit(jax.grad(sum_over_slots)).lower(jnp.ones((TOKENS, TOP_K, HIDDEN))).compile()
+    found = buffers(Module(hlo_of(compiled)))
+    size = TOKENS * TOP_K * HIDDEN * 4
+    assert found is not None
+    assert {b.pass_ for b in found.of_size(size) if b.repeats} == {Pass.BACKWARD}
+    assert found.repeats(size) == ()

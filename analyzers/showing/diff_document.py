@@ -360,7 +360,8 @@ def top_k_lines(diff: Diff) -> list[str]:
         repeated = (
             f"{repeats} of them hold{'s' if repeats == 1 else ''} tokens repeated for the forward pass"
             if repeats
-            else "none holds tokens repeated for the forward pass: where the source repeats them, the compiler fused that away"
+            else "none holds tokens repeated for the forward pass: where the source repeats them, the compiler fused "
+            "that away"
         )
         lines.append(f"  {name}: {have}; {repeated}")
     return lines

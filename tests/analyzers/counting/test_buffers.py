@@ -123,7 +123,7 @@ def test_a_buffer_of_repeated_rows_is_told_by_its_broadcast() -> None:
 
 
 def test_only_the_forward_pass_repeats_tokens() -> None:
-    """The gradient of a sum over `top_k` fills as large a buffer with repeated rows, but no variant could gather them."""
+    """The gradient of a sum over `top_k` fills as large a buffer with repeated rows, but those are no tokens."""
 
     def sum_over_slots(rows):
         return (rows.sum(1) ** 3).sum()
